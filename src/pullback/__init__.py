@@ -1,0 +1,39 @@
+"""pullback: exact gradients of convolution and pooling for NumPy arrays, under named rules.
+
+Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtypes), `problem`, `registry`,
+`reference` (the specification in NumPy), and the dialects `tfjs` and `ort`.
+"""
+
+from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
+from pullback.ops.explain import explain
+from pullback.ops.pool import avg_pool, avg_pool_grad, max_pool, max_pool_grad, max_pool_grad_from_indices
+from pullback.registry import (
+    Explanation,
+    KernelError,
+    backend,
+    backends,
+    kernel,
+    register_kernel,
+    unregister_kernel,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Explanation",
+    "KernelError",
+    "avg_pool",
+    "avg_pool_grad",
+    "backend",
+    "backends",
+    "conv",
+    "conv_grad_filter",
+    "conv_grad_input",
+    "explain",
+    "kernel",
+    "max_pool",
+    "max_pool_grad",
+    "max_pool_grad_from_indices",
+    "register_kernel",
+    "unregister_kernel",
+]

@@ -1,0 +1,175 @@
+"""Argument checks shared by the ops: each failure is one exception that names the op, the argument, the shapes and the rule."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pullback.rules import FLOAT_NAMES, LAYOUT_NAMES, Array, Layout, is_supported_float
+from pullback.window import PADDING_NAMES, ROUNDINGS, Padding, Rounding, Window
+
+
+def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
+    """A plain native-endian NumPy view (or copy, where it must be) of an argument."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{op}: {name} is a masked array; pass {name}.filled(...) instead")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{op}: {name} is not an array: {error}") from None
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def as_float_array(op: str, name: str, value: npt.ArrayLike) -> Array:
+    array = as_array(op, name, value)
+    if not is_supported_float(array.dtype):
+        raise TypeError(
+            f"{op}: {name} has dtype {array.dtype}; the dtypes are {', '.join(FLOAT_NAMES)} (use {name}.astype(...))"
+        )
+    return array
+
+
+def as_indices(op: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    array = as_array(op, "indices", value)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{op}: indices have dtype {array.dtype}; they must be integers (int64)")
+    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{op}: indices go beyond the int64 range")
+    return array.astype(np.int64, copy=False)
+
+
+def same_dtype(op: str, **arrays: Array) -> np.dtype[Any]:
+    """The one dtype of several arrays; mixing is refused, since it would hide a conversion."""
+    dtypes = {array.dtype for array in arrays.values()}
+    if len(dtypes) > 1:
+        listed = ", ".join(f"{name} is {array.dtype}" for name, array in arrays.items())
+        raise TypeError(f"{op}: {listed}; convert one so that they agree")
+    return dtypes.pop()
+
+
+def as_layout(op: str, layout: str, rank: int) -> Layout:
+    """The layout behind its name; a name with letters must have those of the rank."""
+    try:
+        known = LAYOUT_NAMES[layout]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: unknown layout {layout!r}; the layouts are {', '.join(LAYOUT_NAMES)}") from None
+    if layout.startswith("N") and len(layout) != rank + 2:
+        raise ValueError(f"{op}: layout {layout!r} has {len(layout)} axes but the array has {rank + 2}")
+    return known
+
+
+def spatial_rank(op: str, name: str, shape: Sequence[int]) -> int:
+    rank = len(shape) - 2
+    if rank not in (1, 2, 3):
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(shape)}; it needs 3, 4 or 5 axes (batch, channels and 1, 2 or 3 spatial axes)"
+        )
+    return rank
+
+
+def as_int(op: str, name: str, value: Any) -> int:
+    """A whole number: int or NumPy integer, no bool, no float."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: {name} must be an integer, not {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{op}: {name} must be an integer, not {value!r}") from None
+
+
+def as_shape(op: str, name: str, shape: Any) -> tuple[int, ...]:
+    """A shape: a sequence of non-negative integers."""
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+        raise TypeError(f"{op}: {name} must be a sequence of integers, not {shape!r}")
+    sizes = tuple(as_int(op, name, size) for size in shape)
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{op}: {name} is {sizes}; sizes cannot be negative")
+    return sizes
+
+
+def per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
+    """One positive integer per spatial axis, from one for all or one for each."""
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{op}: {name} must be an integer or one per spatial axis, not {value!r}")
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    numbers = tuple(value) if hasattr(value, "__iter__") else (value,) * rank
+    if len(numbers) != rank:
+        raise ValueError(f"{op}: {name} is {value!r}, which has {len(numbers)} entries for {rank} spatial axes")
+    sizes = tuple(as_int(op, name, number) for number in numbers)
+    if any(size < 1 for size in sizes):
+        raise ValueError(f"{op}: {name} is {value!r}; every entry must be at least 1")
+    return sizes
+
+
+def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, int], ...]:
+    """A padding name, or one (low, high) pair per axis."""
+    if isinstance(padding, str):
+        if padding not in PADDING_NAMES:
+            raise ValueError(
+                f"{op}: unknown padding {padding!r}; it is one of {', '.join(PADDING_NAMES)}, an integer, one integer per "
+                "spatial axis, or one (low, high) pair per spatial axis"
+            )
+        return padding
+    if not isinstance(padding, Iterable):
+        both = as_int(op, "padding", padding)
+        return ((both, both),) * rank
+    entries: tuple[Any, ...] = tuple(padding)
+    if len(entries) != rank:
+        raise ValueError(
+            f"{op}: padding {padding!r} has {len(entries)} entries for {rank} spatial axes; "
+            "give one integer or one (low, high) pair per axis"
+        )
+    pairs = []
+    for entry in entries:
+        pair = tuple(entry) if hasattr(entry, "__iter__") else (entry, entry)
+        if isinstance(entry, str) or len(pair) != 2:
+            raise ValueError(f"{op}: padding entry {entry!r} is neither an integer nor a (low, high) pair")
+        pairs.append((as_int(op, "padding", pair[0]), as_int(op, "padding", pair[1])))
+    return tuple(pairs)
+
+
+def one_of(op: str, name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """A value that must be one of a few; bools do not pass for numbers."""
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+        raise ValueError(f"{op}: {name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def make_window(
+    op: str,
+    input_size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: Any,
+    dilation: Any,
+    padding: Padding,
+    rounding: str,
+) -> Window:
+    """The window of an op's keywords, with every keyword checked."""
+    rank = len(input_size)
+    strides = kernel if stride is None else per_axis(op, "stride", stride, rank)
+    dilations = per_axis(op, "dilation", dilation, rank)
+    pads = as_padding(op, padding, rank)
+    one_of(op, "rounding", rounding, ROUNDINGS)
+    try:
+        return Window.make(input_size, kernel, strides, dilations, pads, cast(Rounding, rounding))
+    except ValueError as error:
+        raise ValueError(f"{op}: {error}") from None
+
+
+def split_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
+    """(batch, spatial sizes, channels) of an activation's shape."""
+    if layout == "channels_last":
+        return shape[0], shape[1:-1], shape[-1]
+    return shape[0], shape[2:], shape[1]
+
+
+def check_shape(op: str, name: str, shape: tuple[int, ...], expected: tuple[int, ...], why: str) -> None:
+    if shape != expected:
+        raise ValueError(f"{op}: {name} has shape {shape} but must have {expected}: {why}")

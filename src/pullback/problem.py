@@ -1,0 +1,69 @@
+"""A Problem: everything a kernel needs to know about one call, finished and frozen, so that no kernel recomputes geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pullback.rules import Layout, WinnerRule
+from pullback.window import Divisor, Window
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One op on one geometry. Hashable, so plans can be kept by problem.
+
+    `empty` is the value of an output whose window has no winner (max) or no cell (average).
+    """
+
+    op: str
+    dtype: np.dtype[Any]
+    layout: Layout
+    batch: int
+    channels_in: int
+    channels_out: int
+    window: Window
+    groups: int = 1
+    winner: WinnerRule | None = None
+    divisor: Divisor | None = None
+    empty: float = 0.0
+    return_indices: bool = False
+    storage_order: int = 0
+
+    def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        if self.layout == "channels_last":
+            return (self.batch, *spatial, channels)
+        return (self.batch, channels, *spatial)
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:
+        return self._shape(self.channels_in, self.window.input_size)
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        return self._shape(self.channels_out, self.window.output_size)
+
+    @cached_property
+    def filter_shape(self) -> tuple[int, ...]:
+        per_group = self.channels_in // self.groups
+        if self.layout == "channels_last":
+            return (*self.window.kernel, per_group, self.channels_out)
+        return (self.channels_out, per_group, *self.window.kernel)
+
+
+@dataclass(frozen=True)
+class IndexProblem:
+    """A max-pool gradient whose geometry is all in its indices: where they point to is all there is to know."""
+
+    op: str
+    dtype: np.dtype[Any]
+    layout: Layout
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    storage_order: int = 0
+
+
+AnyProblem = Problem | IndexProblem

@@ -1,0 +1,28 @@
+"""The reference backend: every op in plain NumPy over taps, float64 sums. It is the specification the others are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pullback.reference import conv, pool
+from pullback.registry import REFERENCE, register_kernel
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "conv": conv.conv,
+    "conv_grad_input": conv.conv_grad_input,
+    "conv_grad_filter": conv.conv_grad_filter,
+    "max_pool": pool.max_pool,
+    "max_pool_grad": pool.max_pool_grad,
+    "max_pool_grad_from_indices": pool.max_pool_grad_from_indices,
+    "avg_pool": pool.avg_pool,
+    "avg_pool_grad": pool.avg_pool_grad,
+}
+
+
+def _accepts_all(problem: Any) -> None:
+    return None
+
+
+for _op, _run in KERNELS.items():
+    register_kernel(_op, REFERENCE, "taps", _accepts_all, _run)

@@ -1,0 +1,213 @@
+"""The kernel registry: one ordered list per (op, backend), fastest first, each refusal with its reason.
+
+A kernel is `accepts(problem) -> None | reason` and `run(problem, *arrays)`. Dispatch takes the first kernel that accepts;
+the reference kernels stand last in every backend's list. Asking for a kernel by name never falls back to another.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from pullback.problem import AnyProblem
+
+Accepts = Callable[[Any], str | None]
+Run = Callable[..., Any]
+
+REFERENCE = "reference"
+ENTRY_POINT_GROUP = "pullback.kernels"
+
+# Backends shipped with the package: importing the module registers its kernels.
+BUILTIN_BACKENDS = {REFERENCE: "pullback.reference"}
+
+
+class KernelError(RuntimeError):
+    """No kernel can run the problem under the backend or the kernel name that was asked for."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A registered kernel."""
+
+    op: str
+    backend: str
+    name: str
+    accepts: Accepts
+    run: Run
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a kernel said of a problem: accepted if `reason` is None."""
+
+    kernel: Kernel
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel would run a problem and why each one before it was refused; printable."""
+
+    problem: AnyProblem
+    backend: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def chosen(self) -> Kernel | None:
+        return next((v.kernel for v in self.verdicts if v.reason is None), None)
+
+    def __str__(self) -> str:
+        p = self.problem
+        lines = [f"{p.op} {p.input_shape} -> {p.output_shape} {p.dtype.name} {p.layout}, backend {self.backend!r}"]
+        taken = False
+        for verdict in self.verdicts:
+            label = f"{verdict.kernel.backend}/{verdict.kernel.name}"
+            if verdict.reason is not None:
+                lines.append(f"  refused   {label}: {verdict.reason}")
+            else:
+                lines.append(f"  {'available' if taken else 'runs     '} {label}")
+                taken = True
+        if not taken:
+            lines.append("  no kernel accepts this problem")
+        return "\n".join(lines)
+
+
+_kernels: dict[tuple[str, str], list[Kernel]] = {}
+_lock = threading.RLock()
+_loaded = False
+_backend: ContextVar[str | None] = ContextVar("pullback_backend", default=None)
+_kernel_name: ContextVar[str | None] = ContextVar("pullback_kernel", default=None)
+
+
+def register_kernel(op: str, backend: str, name: str, accepts: Accepts, run: Run, *, before: str | None = None) -> Kernel:
+    """Add a kernel to the end of the list of (op, backend), or in front of the kernel named `before`.
+
+    `accepts(problem)` returns None or the reason for refusing. `run(problem, *arrays)` gets validated arrays (any strides,
+    possibly read-only) and returns new ones. A name already taken for this op and backend is a ValueError.
+    """
+    kernel = Kernel(op, backend, name, accepts, run)
+    with _lock:
+        kernels = _kernels.setdefault((op, backend), [])
+        names = [k.name for k in kernels]
+        if name in names:
+            raise ValueError(f"register_kernel: {op} already has a kernel {name!r} on backend {backend!r}")
+        if before is not None and before not in names:
+            raise ValueError(f"register_kernel: no kernel {before!r} for {op} on backend {backend!r}; there are {names}")
+        kernels.insert(names.index(before) if before is not None else len(kernels), kernel)
+    return kernel
+
+
+def unregister_kernel(op: str, backend: str, name: str) -> None:
+    """Take a kernel off its list; KeyError if it is not there."""
+    with _lock:
+        kernels = _kernels.get((op, backend), [])
+        for kernel in kernels:
+            if kernel.name == name:
+                kernels.remove(kernel)
+                return
+    raise KeyError(f"no kernel {name!r} for {op} on backend {backend!r}")
+
+
+def _load() -> None:
+    """Register the built-in backends and the installed plug-ins, once, at first use."""
+    global _loaded
+    if _loaded:
+        return
+    with _lock:
+        if _loaded:
+            return
+        _loaded = True
+        for module in BUILTIN_BACKENDS.values():
+            import_module(module)
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            try:
+                point.load()()
+            except Exception as error:  # a broken plug-in must not take the library down with it
+                warnings.warn(
+                    f"the kernel plug-in {point.name!r} ({point.value}) could not be loaded: {error!r}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
+
+def backends() -> tuple[str, ...]:
+    """Names of all backends that have kernels."""
+    _load()
+    with _lock:
+        return tuple(sorted({backend for _, backend in _kernels}))
+
+
+def kernels_for(op: str, backend: str) -> tuple[Kernel, ...]:
+    """The kernels tried for an op on a backend, in order: its own, then the reference."""
+    _load()
+    with _lock:
+        own = _kernels.get((op, backend), [])
+        rest = [] if backend == REFERENCE else _kernels.get((op, REFERENCE), [])
+        return (*own, *rest)
+
+
+def current_backend() -> str:
+    """The backend in force: that of the innermost `with backend(...)`, else the default."""
+    return _backend.get() or default_backend()
+
+
+def default_backend() -> str:
+    return REFERENCE
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Run the ops inside the block on this backend."""
+    if name not in backends():
+        raise ValueError(f"backend: unknown backend {name!r}; there are {', '.join(backends())}")
+    token = _backend.set(name)
+    try:
+        yield
+    finally:
+        _backend.reset(token)
+
+
+@contextmanager
+def kernel(name: str) -> Iterator[None]:
+    """Run the ops inside the block on the kernel of this name and no other: KernelError where it refuses."""
+    token = _kernel_name.set(name)
+    try:
+        yield
+    finally:
+        _kernel_name.reset(token)
+
+
+def verdicts(problem: AnyProblem) -> Iterator[Verdict]:
+    """Ask the kernels that may run a problem, in order."""
+    candidates = kernels_for(problem.op, current_backend())
+    wanted = _kernel_name.get()
+    if wanted is not None:
+        named = tuple(k for k in candidates if k.name == wanted)
+        if not named:
+            raise KernelError(
+                f"{problem.op}: no kernel {wanted!r} on backend {current_backend()!r}; there are {[k.name for k in candidates]}"
+            )
+        candidates = named
+    for candidate in candidates:
+        yield Verdict(candidate, candidate.accepts(problem))
+
+
+def explain_problem(problem: AnyProblem) -> Explanation:
+    return Explanation(problem, current_backend(), tuple(verdicts(problem)))
+
+
+def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
+    """Run a problem on the first kernel that accepts it."""
+    refusals = []
+    for verdict in verdicts(problem):
+        if verdict.reason is None:
+            return verdict.kernel.run(problem, *arrays)
+        refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
+    raise KernelError(f"{problem.op}: no kernel accepts this problem ({'; '.join(refusals) or 'none is registered'})")

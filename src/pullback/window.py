@@ -1,0 +1,213 @@
+"""The geometry of sliding windows in N dimensions: the only place that knows sizes, pads, taps, phases and divisors.
+
+Letters, per axis: n input size, k window (kernel) size, s stride, d dilation, p low pad, q high pad, o output size, and
+e = (k - 1) * d + 1 the span of a dilated window. Output y covers input cells y*s - p + t*d for the taps t = 0 .. k-1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Rounding = Literal["floor", "ceil", "round"]
+Divisor = Literal["valid", "padded", "full"]
+Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
+
+ROUNDINGS: tuple[Rounding, ...] = ("floor", "ceil", "round")
+PADDING_NAMES = ("valid", "same", "same_lower")
+
+
+def span(k: int, d: int) -> int:
+    """Cells from the first to the last tap of a dilated window, both included."""
+    return (k - 1) * d + 1
+
+
+def same_pads(n: int, e: int, s: int, *, lower: bool = False, clamp: bool = True) -> tuple[int, int]:
+    """Low and high pad that make the output ceil(n / s) long.
+
+    The odd cell goes to the end, or to the start if `lower`. Without `clamp` the total may be negative (stride beyond the
+    window): windows then start inside the input, as TF.js does in 3-D; floor division puts the odd cell as TF.js does.
+    """
+    total = (-(-n // s) - 1) * s + e - n
+    if clamp:
+        total = max(0, total)
+    small, large = total // 2, total - total // 2
+    return (large, small) if lower else (small, large)
+
+
+def round_size(value: Fraction, rounding: Rounding) -> int:
+    """An exact fractional output size made whole: floor, ceil, or round half up."""
+    if rounding == "floor":
+        return math.floor(value)
+    if rounding == "ceil":
+        return math.ceil(value)
+    return math.floor(value + Fraction(1, 2))
+
+
+def count_windows(n: int, e: int, s: int, p: int, q: int, rounding: Rounding) -> int:
+    """Output size of one axis. A window that would start past input and low pad is dropped."""
+    o = round_size(Fraction(n + p + q - e, s) + 1, rounding)
+    if o > 1 and (o - 1) * s >= n + p:
+        o -= 1
+    return o
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One residue class of an axis's input cells: cells start, start + s, ..., seen by the same taps.
+
+    Cell number j of the class is reached by tap `taps[m]` from output j + shifts[m], where that output exists.
+    """
+
+    start: int
+    count: int
+    taps: tuple[int, ...]
+    shifts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Frozen geometry of one sliding-window problem; every tuple has one entry per spatial axis."""
+
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad_low: tuple[int, ...]
+    pad_high: tuple[int, ...]
+
+    @classmethod
+    def make(
+        cls,
+        input_size: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        dilation: Sequence[int],
+        padding: str | Sequence[tuple[int, int]],
+        rounding: Rounding = "floor",
+    ) -> Window:
+        """Geometry from a padding name or one (low, high) pair per axis.
+
+        Raises ValueError where a window does not fit into the padded input.
+        """
+        lows, highs, outs = [], [], []
+        for axis, (n, k, s, d) in enumerate(zip(input_size, kernel, stride, dilation, strict=True)):
+            e = span(k, d)
+            if padding in ("same", "same_lower"):
+                p, q = same_pads(n, e, s, lower=padding == "same_lower")
+                o = -(-n // s)
+            else:
+                p, q = (0, 0) if isinstance(padding, str) else padding[axis]
+                o = count_windows(n, e, s, p, q, rounding)
+                if o < 1:
+                    raise ValueError(
+                        f"a window of {k} with dilation {d} spans {e} cells, more than the {n} input cells with padding "
+                        f"({p}, {q}) on spatial axis {axis}; make the window smaller or the padding larger"
+                    )
+            lows.append(p)
+            highs.append(q)
+            outs.append(o)
+        return cls(tuple(input_size), tuple(outs), tuple(kernel), tuple(stride), tuple(dilation), tuple(lows), tuple(highs))
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def tap_count(self) -> int:
+        return math.prod(self.kernel)
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """All taps of a window, row-major; the position in this order is the tap's number."""
+        return product(*map(range, self.kernel))
+
+    def tap_cell(self, axis: int, y: int, t: int) -> int:
+        """Input cell that tap t of output y reads on an axis; may lie outside the input."""
+        return y * self.stride[axis] - self.pad_low[axis] + t * self.dilation[axis]
+
+    def outputs_of_tap(self, axis: int, t: int) -> range:
+        """The outputs whose tap t falls inside the input."""
+        n, o, s = self.input_size[axis], self.output_size[axis], self.stride[axis]
+        first_cell = t * self.dilation[axis] - self.pad_low[axis]
+        low = max(0, -(first_cell // s))  # smallest y with y*s + first_cell >= 0
+        high = min(o, (n - 1 - first_cell) // s + 1)
+        return range(low, max(low, high))
+
+    def tap_slices(self, tap: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Slices (outputs, inputs), one pair per axis, that pair each output with the cell its tap reads."""
+        outs, ins = [], []
+        for axis, t in enumerate(tap):
+            ys = self.outputs_of_tap(axis, t)
+            if not ys:
+                outs.append(slice(0, 0))
+                ins.append(slice(0, 0))
+                continue
+            s = self.stride[axis]
+            first = self.tap_cell(axis, ys.start, t)
+            outs.append(slice(ys.start, ys.stop))
+            ins.append(slice(first, first + (len(ys) - 1) * s + 1, s))
+        return tuple(outs), tuple(ins)
+
+    def covering(self, axis: int, i: int) -> tuple[tuple[int, int], ...]:
+        """The (output, tap) pairs of an axis that read input cell i, outputs ascending."""
+        o, k, s = self.output_size[axis], self.kernel[axis], self.stride[axis]
+        pairs = []
+        for t in reversed(range(k)):
+            y, rest = divmod(i + self.pad_low[axis] - t * self.dilation[axis], s)
+            if rest == 0 and 0 <= y < o:
+                pairs.append((y, t))
+        return tuple(pairs)
+
+    def phases(self, axis: int) -> tuple[Phase, ...]:
+        """The stride phases of an axis: its input cells split by residue, each with the taps that reach it.
+
+        Over its phases a strided gradient is a few small stride-1 problems, with no zero ever multiplied.
+        """
+        n, k, s = self.input_size[axis], self.kernel[axis], self.stride[axis]
+        d, p = self.dilation[axis], self.pad_low[axis]
+        found = []
+        for start in range(min(s, n)):
+            taps = tuple(t for t in range(k) if (start + p - t * d) % s == 0)
+            shifts = tuple((start + p - t * d) // s for t in taps)
+            found.append(Phase(start, -(-(n - start) // s), taps, shifts))
+        return tuple(found)
+
+    def axis_divisor(self, axis: int, rule: Divisor) -> npt.NDArray[np.int64]:
+        """Cells that count towards the average of each output, along one axis.
+
+        valid: taps inside the input. padded: taps inside input and declared pads. full: all taps.
+        """
+        n, o, k = self.input_size[axis], self.output_size[axis], self.kernel[axis]
+        if rule == "full":
+            return np.full(o, k, np.int64)
+        low, high = (0, n) if rule == "valid" else (-self.pad_low[axis], n + self.pad_high[axis])
+        starts = np.arange(o, dtype=np.int64)[:, None] * self.stride[axis] - self.pad_low[axis]
+        cells = starts + np.arange(k, dtype=np.int64) * self.dilation[axis]
+        return np.asarray(((cells >= low) & (cells < high)).sum(axis=1), np.int64)
+
+    def divisor(self, rule: Divisor) -> npt.NDArray[np.int64]:
+        """Divisor of the average at every output position, an array of shape `output_size`."""
+        counts = np.ones((), np.int64)
+        for axis in range(self.rank):
+            counts = counts[..., None] * self.axis_divisor(axis, rule)
+        return counts
+
+    @cached_property
+    def has_empty_window(self) -> bool:
+        """Whether some output's window has no tap inside the input."""
+        return any((self.axis_divisor(axis, "valid") == 0).any() for axis in range(self.rank))
+
+
+def axis_slices(channel_axis_last: bool, spatial: Sequence[slice]) -> tuple[Any, ...]:
+    """Index a batched array by spatial slices: (n, *spatial, c) or (n, c, *spatial)."""
+    everything = slice(None)
+    return (everything, *spatial, everything) if channel_axis_last else (everything, everything, *spatial)
