@@ -6,7 +6,14 @@ Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtyp
 
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
 from pullback.ops.explain import explain
-from pullback.ops.pool import avg_pool, avg_pool_grad, max_pool, max_pool_grad, max_pool_grad_from_indices
+from pullback.ops.pool import (
+    avg_pool,
+    avg_pool_grad,
+    max_pool,
+    max_pool_grad,
+    max_pool_grad_from_indices,
+    max_pool_grad_from_winners,
+)
 from pullback.registry import (
     Explanation,
     KernelError,
@@ -34,6 +41,7 @@ __all__ = [
     "max_pool",
     "max_pool_grad",
     "max_pool_grad_from_indices",
+    "max_pool_grad_from_winners",
     "register_kernel",
     "unregister_kernel",
 ]

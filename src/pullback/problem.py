@@ -31,6 +31,7 @@ class Problem:
     divisor: Divisor | None = None
     empty: float = 0.0
     return_indices: bool = False
+    return_winners: bool = False
     storage_order: int = 0
 
     def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
@@ -45,6 +46,19 @@ class Problem:
     @cached_property
     def output_shape(self) -> tuple[int, ...]:
         return self._shape(self.channels_out, self.window.output_size)
+
+    @cached_property
+    def winner_dtype(self) -> np.dtype[Any]:
+        """The narrowest unsigned type for tap numbers; its largest value marks a window without a winner.
+
+        With exactly 256 taps that mark is a tap too, so one byte serves only where every window with a cell has a winner.
+        """
+        rule = self.winner
+        always = rule is not None and rule.nan != "ignore" and rule.above is None
+        for name, most in (("uint8", 256 if always else 255), ("uint16", 2**16 - 1)):
+            if self.window.tap_count <= most:
+                return np.dtype(name)
+        return np.dtype("uint32")
 
     @cached_property
     def filter_shape(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ REFERENCE = "reference"
 ENTRY_POINT_GROUP = "pullback.kernels"
 
 # Backends shipped with the package: importing the module registers its kernels.
-BUILTIN_BACKENDS = {REFERENCE: "pullback.reference"}
+BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", "cpu": "pullback.cpu"}
 
 
 class KernelError(RuntimeError):
@@ -93,14 +93,16 @@ def register_kernel(op: str, backend: str, name: str, accepts: Accepts, run: Run
     possibly read-only) and returns new ones. A name already taken for this op and backend is a ValueError.
     """
     kernel = Kernel(op, backend, name, accepts, run)
+    _load()
     with _lock:
-        kernels = _kernels.setdefault((op, backend), [])
+        kernels = _kernels.get((op, backend), [])
         names = [k.name for k in kernels]
         if name in names:
             raise ValueError(f"register_kernel: {op} already has a kernel {name!r} on backend {backend!r}")
         if before is not None and before not in names:
             raise ValueError(f"register_kernel: no kernel {before!r} for {op} on backend {backend!r}; there are {names}")
         kernels.insert(names.index(before) if before is not None else len(kernels), kernel)
+        _kernels[op, backend] = kernels
     return kernel
 
 
@@ -118,12 +120,10 @@ def unregister_kernel(op: str, backend: str, name: str) -> None:
 def _load() -> None:
     """Register the built-in backends and the installed plug-ins, once, at first use."""
     global _loaded
-    if _loaded:
-        return
     with _lock:
         if _loaded:
             return
-        _loaded = True
+        _loaded = True  # before the imports: they register kernels, and so come back here
         for module in BUILTIN_BACKENDS.values():
             import_module(module)
         for point in entry_points(group=ENTRY_POINT_GROUP):
@@ -141,7 +141,7 @@ def backends() -> tuple[str, ...]:
     """Names of all backends that have kernels."""
     _load()
     with _lock:
-        return tuple(sorted({backend for _, backend in _kernels}))
+        return tuple(sorted({backend for (_, backend), kernels in _kernels.items() if kernels}))
 
 
 def kernels_for(op: str, backend: str) -> tuple[Kernel, ...]:

@@ -53,9 +53,10 @@ def round_size(value: Fraction, rounding: Rounding) -> int:
 
 
 def count_windows(n: int, e: int, s: int, p: int, q: int, rounding: Rounding) -> int:
-    """Output size of one axis. A window that would start past input and low pad is dropped."""
-    o = round_size(Fraction(n + p + q - e, s) + 1, rounding)
-    if o > 1 and (o - 1) * s >= n + p:
+    """Output size of one axis. A window that only rounding up adds is dropped if it starts past input and low pad."""
+    steps = Fraction(n + p + q - e, s) + 1
+    o = round_size(steps, rounding)
+    if o > math.floor(steps) and (o - 1) * s >= n + p:
         o -= 1
     return o
 
@@ -167,6 +168,18 @@ class Window:
                 pairs.append((y, t))
         return tuple(pairs)
 
+    def reads(self, axis: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The cell that each tap of each output reads, (outputs, taps), and whether it lies inside the input."""
+        starts = np.arange(self.output_size[axis], dtype=np.int64)[:, None] * self.stride[axis] - self.pad_low[axis]
+        cells = starts + np.arange(self.kernel[axis], dtype=np.int64) * self.dilation[axis]
+        return cells, (cells >= 0) & (cells < self.input_size[axis])
+
+    def readers(self, axis: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The output that reads each cell by each tap, (cells, taps), and whether there is one."""
+        offsets = self.pad_low[axis] - np.arange(self.kernel[axis], dtype=np.int64) * self.dilation[axis]
+        outputs, rest = np.divmod(np.arange(self.input_size[axis], dtype=np.int64)[:, None] + offsets, self.stride[axis])
+        return outputs, (rest == 0) & (outputs >= 0) & (outputs < self.output_size[axis])
+
     def phases(self, axis: int) -> tuple[Phase, ...]:
         """The stride phases of an axis: its input cells split by residue, each with the taps that reach it.
 
@@ -190,8 +203,7 @@ class Window:
         if rule == "full":
             return np.full(o, k, np.int64)
         low, high = (0, n) if rule == "valid" else (-self.pad_low[axis], n + self.pad_high[axis])
-        starts = np.arange(o, dtype=np.int64)[:, None] * self.stride[axis] - self.pad_low[axis]
-        cells = starts + np.arange(k, dtype=np.int64) * self.dilation[axis]
+        cells, _ = self.reads(axis)
         return np.asarray(((cells >= low) & (cells < high)).sum(axis=1), np.int64)
 
     def divisor(self, rule: Divisor) -> npt.NDArray[np.int64]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,9 @@ import numpy.typing as npt
 
 from pullback.rules import FLOAT_NAMES, LAYOUT_NAMES, Array, Layout, is_supported_float
 from pullback.window import PADDING_NAMES, ROUNDINGS, Padding, Rounding, Window
+
+LARGEST = 2**31 - 1  # of a size, stride, dilation or pad: sums and products of them stay far inside int64
+MOST_TAPS = 2**24
 
 
 def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
@@ -74,20 +78,33 @@ def spatial_rank(op: str, name: str, shape: Sequence[int]) -> int:
 
 
 def as_int(op: str, name: str, value: Any) -> int:
-    """A whole number: int or NumPy integer, no bool, no float."""
+    """A whole number of at most 31 bits: int or NumPy integer, no bool, no float."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{op}: {name} must be an integer, not {value!r}")
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{op}: {name} must be an integer, not {value!r}") from None
+    if abs(number) > LARGEST:
+        raise ValueError(f"{op}: {name} is {number}, beyond the largest size, {LARGEST}")
+    return number
+
+
+def as_entries(value: Any) -> tuple[Any, ...] | None:
+    """The entries of a sequence; None for what is none: a single value, a 0-d array, a string, a set or a dict."""
+    if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
+        return None
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return None
+    return tuple(value)
 
 
 def as_shape(op: str, name: str, shape: Any) -> tuple[int, ...]:
     """A shape: a sequence of non-negative integers."""
-    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+    entries = as_entries(shape)
+    if entries is None:
         raise TypeError(f"{op}: {name} must be a sequence of integers, not {shape!r}")
-    sizes = tuple(as_int(op, name, size) for size in shape)
+    sizes = tuple(as_int(op, name, size) for size in entries)
     if any(size < 0 for size in sizes):
         raise ValueError(f"{op}: {name} is {sizes}; sizes cannot be negative")
     return sizes
@@ -95,11 +112,8 @@ def as_shape(op: str, name: str, shape: Any) -> tuple[int, ...]:
 
 def per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
     """One positive integer per spatial axis, from one for all or one for each."""
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"{op}: {name} must be an integer or one per spatial axis, not {value!r}")
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    numbers = tuple(value) if hasattr(value, "__iter__") else (value,) * rank
+    entries = as_entries(value)
+    numbers = (value,) * rank if entries is None else entries
     if len(numbers) != rank:
         raise ValueError(f"{op}: {name} is {value!r}, which has {len(numbers)} entries for {rank} spatial axes")
     sizes = tuple(as_int(op, name, number) for number in numbers)
@@ -117,10 +131,10 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
                 "spatial axis, or one (low, high) pair per spatial axis"
             )
         return padding
-    if not isinstance(padding, Iterable):
+    entries = as_entries(padding)
+    if entries is None:
         both = as_int(op, "padding", padding)
         return ((both, both),) * rank
-    entries: tuple[Any, ...] = tuple(padding)
     if len(entries) != rank:
         raise ValueError(
             f"{op}: padding {padding!r} has {len(entries)} entries for {rank} spatial axes; "
@@ -128,8 +142,10 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
         )
     pairs = []
     for entry in entries:
-        pair = tuple(entry) if hasattr(entry, "__iter__") else (entry, entry)
-        if isinstance(entry, str) or len(pair) != 2:
+        pair = as_entries(entry)
+        if pair is None:
+            pair = (entry, entry)
+        if len(pair) != 2:
             raise ValueError(f"{op}: padding entry {entry!r} is neither an integer nor a (low, high) pair")
         pairs.append((as_int(op, "padding", pair[0]), as_int(op, "padding", pair[1])))
     return tuple(pairs)
@@ -153,7 +169,9 @@ def make_window(
 ) -> Window:
     """The window of an op's keywords, with every keyword checked."""
     rank = len(input_size)
-    strides = kernel if stride is None else per_axis(op, "stride", stride, rank)
+    if math.prod(kernel) > MOST_TAPS:
+        raise ValueError(f"{op}: a window of {kernel} has {math.prod(kernel)} taps; the most is {MOST_TAPS}")
+    strides = per_axis(op, "stride", stride, rank)
     dilations = per_axis(op, "dilation", dilation, rank)
     pads = as_padding(op, padding, rank)
     one_of(op, "rounding", rounding, ROUNDINGS)

@@ -15,6 +15,7 @@ PREPARE: dict[str, Callable[..., tuple[Any, ...]]] = {
     "max_pool": pool.prepare_max_pool,
     "max_pool_grad": pool.prepare_max_pool_grad,
     "max_pool_grad_from_indices": pool.prepare_max_pool_grad_from_indices,
+    "max_pool_grad_from_winners": pool.prepare_max_pool_grad_from_winners,
     "avg_pool": pool.prepare_avg_pool,
     "avg_pool_grad": pool.prepare_avg_pool_grad,
 }

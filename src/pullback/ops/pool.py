@@ -6,6 +6,7 @@ mean: y[n, i, c] = sum of window i / divisor(i);  dx = dy / divisor spread over 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.ops.arguments import (
+    as_array,
     as_float_array,
     as_indices,
     as_layout,
@@ -49,7 +51,7 @@ def _problem(
     kind = as_layout(op, layout, rank)
     batch, size, channels = split_shape(kind, shape)
     kernel = per_axis(op, "window", window, rank)
-    geometry = make_window(op, size, kernel, stride, dilation, padding, rounding)
+    geometry = make_window(op, size, kernel, kernel if stride is None else stride, dilation, padding, rounding)
     return Problem(op, dtype, kind, batch, channels, channels, geometry, **rules)
 
 
@@ -70,14 +72,19 @@ def prepare_max_pool(
     ties: str = "first",
     nan: str = "propagate",
     return_indices: bool = False,
+    return_winners: bool = False,
     storage_order: int = 0,
     **keywords: Any,
 ) -> tuple[Problem, Array]:
     op = "max_pool"
     a = as_float_array(op, "x", x)
     one_of(op, "return_indices", return_indices, (False, True))
+    one_of(op, "return_winners", return_winners, (False, True))
+    if return_indices and return_winners:
+        raise ValueError(f"{op}: return_indices and return_winners are both True; ask for one of them")
     one_of(op, "storage_order", storage_order, (0, 1))
-    keywords |= _max_rules(op, ties, nan) | {"return_indices": return_indices, "storage_order": storage_order}
+    keywords |= _max_rules(op, ties, nan) | {"storage_order": storage_order}
+    keywords |= {"return_indices": return_indices, "return_winners": return_winners}
     return _problem(op, "x", a.shape, a.dtype, window, **keywords), a
 
 
@@ -95,6 +102,30 @@ def prepare_max_pool_grad(
     problem = _problem(op, "x", a.shape, same_dtype(op, dy=d, x=a), window, **keywords, **_max_rules(op, ties, nan))
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of x {a.shape} and window {problem.window.kernel}")
     return problem, d, a
+
+
+def prepare_max_pool_grad_from_winners(
+    dy: npt.ArrayLike,
+    winners: npt.ArrayLike,
+    input_shape: Sequence[int],
+    window: PerAxis,
+    *,
+    nan: str = "propagate",
+    **keywords: Any,
+) -> tuple[Problem, Array, Array]:
+    op = "max_pool_grad_from_winners"
+    d, w = as_float_array(op, "dy", dy), as_array(op, "winners", winners)
+    shape = as_shape(op, "input_shape", input_shape)
+    problem = _problem(op, "input_shape", shape, d.dtype, window, **keywords, **_max_rules(op, "first", nan))
+    why = f"the output of input {shape} and window {problem.window.kernel}"
+    check_shape(op, "dy", d.shape, problem.output_shape, why)
+    check_shape(op, "winners", w.shape, problem.output_shape, why)
+    if w.dtype != problem.winner_dtype:
+        raise TypeError(
+            f"{op}: winners have dtype {w.dtype}; max_pool(..., return_winners=True) gives {problem.winner_dtype} for a "
+            f"window of {problem.window.tap_count} taps with nan={nan!r}"
+        )
+    return problem, d, w
 
 
 def prepare_max_pool_grad_from_indices(
@@ -116,7 +147,7 @@ def prepare_max_pool_grad_from_indices(
     d_outer, x_outer = split_shape(kind, d.shape), split_shape(kind, shape)
     if d_outer[::2] != x_outer[::2]:
         raise ValueError(f"{op}: dy {d.shape} and input_shape {shape} differ in batch or channels")
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     if i.size and not -1 <= (low := int(i.min())) <= (high := int(i.max())) < size:
         wrong = low if low < -1 else high
         raise ValueError(
@@ -162,16 +193,19 @@ def max_pool(
     ties: str = "first",
     nan: str = "propagate",
     return_indices: bool = False,
+    return_winners: bool = False,
     storage_order: int = 0,
 ) -> Any:
     """Maximum of each window; with `return_indices` the pair (values, int64 indices of the winners).
 
     Indices are flat over the whole of x in C order, or with the spatial part column-major for storage_order=1; -1 marks a
     window without a winner, whose value is -inf. stride=None means stride=window. Padding never wins.
+    With `return_winners` the pair (values, winners): the number of each window's winning tap in one byte (two or four where the
+    window has more than 255 taps), an eighth of the indices, for `max_pool_grad_from_winners`.
     """
     result = _run(
         prepare_max_pool, x, window, stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding,
-        ties=ties, nan=nan, return_indices=return_indices, storage_order=storage_order,
+        ties=ties, nan=nan, return_indices=return_indices, return_winners=return_winners, storage_order=storage_order,
     )  # fmt: skip
     return cast(Any, result)
 
@@ -193,6 +227,26 @@ def max_pool_grad(
     return _run(
         prepare_max_pool_grad, dy, x, window,
         stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding, ties=ties, nan=nan,
+    )  # fmt: skip
+
+
+def max_pool_grad_from_winners(
+    dy: npt.ArrayLike,
+    winners: npt.ArrayLike,
+    input_shape: Sequence[int],
+    window: PerAxis,
+    *,
+    stride: PerAxis | None = None,
+    padding: Padding = "valid",
+    dilation: PerAxis = 1,
+    layout: str = "channels_last",
+    rounding: str = "floor",
+    nan: str = "propagate",
+) -> Array:
+    """Gradient of `max_pool` from the winners it returned with return_winners=True; the other keywords as given there."""
+    return _run(
+        prepare_max_pool_grad_from_winners, dy, winners, input_shape, window,
+        stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding, nan=nan,
     )  # fmt: skip
 
 

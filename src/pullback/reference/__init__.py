@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.reference import conv, pool
+from pullback.reference import conv, morphology, pool
 from pullback.registry import REFERENCE, register_kernel
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -15,8 +15,12 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "max_pool": pool.max_pool,
     "max_pool_grad": pool.max_pool_grad,
     "max_pool_grad_from_indices": pool.max_pool_grad_from_indices,
+    "max_pool_grad_from_winners": pool.max_pool_grad_from_winners,
     "avg_pool": pool.avg_pool,
     "avg_pool_grad": pool.avg_pool_grad,
+    "dilation": morphology.dilation,
+    "dilation_grad_input": morphology.dilation_grad_input,
+    "dilation_grad_filter": morphology.dilation_grad_filter,
 }
 
 

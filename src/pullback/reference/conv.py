@@ -33,15 +33,18 @@ def _store_filter(problem: Problem, f: Float64) -> Array:
     f = np.moveaxis(f, 1, 2).reshape(*problem.window.kernel, f.shape[2], problem.channels_out)
     if problem.layout == "channels_first":
         f = np.moveaxis(f, (-1, -2), (0, 1))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.ascontiguousarray(f.astype(problem.dtype))
+    return np.ascontiguousarray(f.astype(problem.dtype))
 
 
 def _product(spec: str, a: Float64, b: Float64) -> Float64:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.einsum(spec, a, b, optimize=True))
+    return np.asarray(np.einsum(spec, a, b, optimize=True))
 
 
+# Infinities and NaN are ordinary numbers here: what they become is the answer, not worth a warning.
+quiet = np.errstate(over="ignore", invalid="ignore")
+
+
+@quiet
 def conv(problem: Problem, x: Array, filter: Array) -> Array:
     xs, f = _grouped(problem, load(problem, x)), _load_filter(problem, filter)
     y = zeros_like_output(problem)
@@ -52,6 +55,7 @@ def conv(problem: Problem, x: Array, filter: Array) -> Array:
     return store(problem, y)
 
 
+@quiet
 def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     dys, f = _grouped(problem, load(problem, dy)), _load_filter(problem, filter)
     dx = zeros_like_input(problem)
@@ -62,11 +66,14 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return store(problem, dx)
 
 
+@quiet
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     dys, xs = _grouped(problem, load(problem, dy)), _grouped(problem, load(problem, x))
     g, c, m = problem.groups, xs.shape[-1], dys.shape[-1]
     df = np.zeros((problem.window.tap_count, g, c, m))
     for t, tap in enumerate(problem.window.taps()):
         outs, ins = (axis_slices(True, s) for s in problem.window.tap_slices(tap))
-        df[t] = _product("pgc,pgm->gcm", xs[ins].reshape(-1, g, c), dys[outs].reshape(-1, g, m))
+        cells = xs[ins].shape[:-2]
+        count = int(np.prod(cells, dtype=np.int64))
+        df[t] = _product("pgc,pgm->gcm", xs[ins].reshape(count, g, c), dys[outs].reshape(count, g, m))
     return _store_filter(problem, df)

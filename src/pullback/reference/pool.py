@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.problem import IndexProblem, Problem
-from pullback.reference.arrays import Float64, in_layout, load, store, zeros_like_input, zeros_like_output
+from pullback.reference.arrays import Float64, channels_last, in_layout, load, store, zeros_like_input, zeros_like_output
 from pullback.rules import Array
 from pullback.window import axis_slices
 
@@ -34,11 +34,12 @@ def flat_indices(problem: Problem, winner: Winners) -> npt.NDArray[np.int64]:
     """Winning tap numbers (channels last) as flat indices into the input array, in the problem's layout."""
     window = problem.window
     rank, sizes = window.rank, window.input_size
-    taps = np.unravel_index(np.maximum(winner, 0), window.kernel)
+    rest = np.maximum(winner, 0)
     spatial = np.zeros(winner.shape, np.int64)
-    for axis in range(rank):
+    for axis in reversed(range(rank)):
+        rest, tap = np.divmod(rest, window.kernel[axis])
         cell = np.arange(window.output_size[axis]) * window.stride[axis] - window.pad_low[axis]
-        cells = cell.reshape((-1,) + (1,) * (rank - axis)) + taps[axis] * window.dilation[axis]
+        cells = cell.reshape((-1,) + (1,) * (rank - axis)) + tap * window.dilation[axis]
         inner = sizes[:axis] if problem.storage_order else sizes[axis + 1 :]
         spatial += cells * int(np.prod(inner, dtype=np.int64))
     total, channels = int(np.prod(sizes, dtype=np.int64)), problem.channels_in
@@ -52,13 +53,24 @@ def flat_indices(problem: Problem, winner: Winners) -> npt.NDArray[np.int64]:
 def max_pool(problem: Problem, x: Array) -> Any:
     best, winner = find_winners(problem, load(problem, x))
     values = store(problem, best)
-    if not problem.return_indices:
-        return values
-    return values, in_layout(problem.layout, flat_indices(problem, winner))
+    if problem.return_winners:
+        return values, in_layout(problem.layout, winner.astype(problem.winner_dtype))  # -1 becomes the largest value
+    if problem.return_indices:
+        return values, in_layout(problem.layout, flat_indices(problem, winner))
+    return values
 
 
 def max_pool_grad(problem: Problem, dy: Array, x: Array) -> Array:
     _, winner = find_winners(problem, load(problem, x))
+    return _to_winners(problem, dy, winner)
+
+
+def max_pool_grad_from_winners(problem: Problem, dy: Array, winners: Array) -> Array:
+    # The mark of no winner needs no care here: under a rule that uses it, it is no tap; otherwise its window has no cell.
+    return _to_winners(problem, dy, channels_last(problem.layout, winners))
+
+
+def _to_winners(problem: Problem, dy: Array, winner: Array) -> Array:
     d, dx = load(problem, dy), zeros_like_input(problem)
     for t, tap in reversed(list(enumerate(problem.window.taps()))):  # outputs ascending for each input cell
         outs, ins = (axis_slices(True, s) for s in problem.window.tap_slices(tap))
@@ -77,8 +89,11 @@ def row_major_indices(problem: IndexProblem, indices: npt.NDArray[np.int64]) -> 
         return indices
     outer, rest = np.divmod(indices, total * inner)
     spatial, channel = np.divmod(rest, inner)
-    cells = np.unravel_index(spatial, sizes, order="F")
-    return np.asarray(np.where(indices < 0, -1, (outer * total + np.ravel_multi_index(cells, sizes)) * inner + channel))
+    flat = np.zeros_like(spatial)
+    for axis, size in enumerate(sizes):
+        spatial, cell = np.divmod(spatial, size)
+        flat += cell * int(np.prod(sizes[axis + 1 :], dtype=np.int64))
+    return np.where(indices < 0, -1, (outer * total + flat) * inner + channel)
 
 
 def max_pool_grad_from_indices(problem: IndexProblem, dy: Array, indices: npt.NDArray[np.int64]) -> Array:

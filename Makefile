@@ -1,0 +1,69 @@
+# Every target makes the environment it needs; nothing but Python 3.11+, make and git has to be there.
+PYTHON ?= python3
+VENV := .venv
+TORCH_VENV := .venv-torch
+BENCH_VENV := .venv-bench
+PEERS := .peers
+JOBS ?= 2
+
+.PHONY: demo test lint types unit test-torch test-slow peers bench clean help
+
+help: ## what can be made
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/ready ## set up and run the main job: check the library against TF.js, ONNX Runtime and mathematics
+	$(VENV)/bin/pullback check
+
+test: lint types unit ## set up, lint, type-check, test
+
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/ready
+	$(VENV)/bin/mypy
+
+unit: $(VENV)/ready
+	$(VENV)/bin/python -m pytest -n $(JOBS)
+
+test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
+	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) -m torch
+
+test-slow: $(VENV)/ready ## the soak tests
+	$(VENV)/bin/python -m pytest -m slow
+
+peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchmark, ONNX Runtime's training build and TF.js (needs node)
+
+bench: $(BENCH_VENV)/ready ## time the ops against PyTorch, JAX and TensorFlow (BENCH='--op avg_pool_grad' narrows)
+	$(BENCH_VENV)/bin/pullback bench $(BENCH)
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[cli,test,lint]'
+	touch $@
+
+# pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
+$(TORCH_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch]'
+	touch $@
+
+# TensorFlow is the one peer that is often late for a new Python: the benchmark runs without it.
+$(BENCH_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,bench,bfloat16]'
+	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
+	touch $@
+
+# The last build with gradient kernels; it does not run with NumPy 2.
+$(PEERS)/ort/ready:
+	$(PYTHON) -m venv $(PEERS)/ort
+	$(PEERS)/ort/bin/python -m pip install --quiet onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'
+	touch $@
+
+$(PEERS)/tfjs/ready:
+	npm install --silent --no-fund --no-audit --prefix $(PEERS)/tfjs @tensorflow/tfjs-core@4.22.0 @tensorflow/tfjs-backend-cpu@4.22.0
+	touch $@
+
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(TORCH_VENV) $(BENCH_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,7 @@
+"""`python -m pullback`: the same as the `pullback` command."""
+
+import sys
+
+from pullback.cli import main
+
+sys.exit(main())

@@ -1,0 +1,124 @@
+"""`pullback bench`: our ops timed against other systems, on a published list of shapes, with the right answer checked first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pullback import registry
+from pullback.bench import ours
+from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop
+from pullback.bench.data import Data, Expected, error, make_data, tolerance
+from pullback.bench.limits import limit_seconds
+from pullback.bench.machine import describe_machine
+from pullback.bench.peers.base import Clock, Peer, Prepared, UnsupportedError
+from pullback.bench.results import Entry, Results, Row
+from pullback.bench.timing import take_turns
+from pullback.rules import Layout
+
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to run: every combination of these that exists."""
+
+    cases: Sequence[Case]
+    peers: Sequence[Peer] = ()
+    ops: Sequence[str] = tuple(OPS)
+    layouts: Sequence[Layout] = LAYOUTS
+    dtypes: Sequence[str] = ("float32",)
+    threads: int = 2
+    seconds: float = 0.5
+    backend: str | None = None
+
+    def tasks(self, case: Case, dtype: str) -> list[Task]:
+        fitting = [op for op in self.ops if OPS[op][0] == case.kind]
+        return [Task(op, case, dtype, layout) for op in fitting for layout in self.layouts]
+
+    def size(self) -> int:
+        """How many rows a run yields, for a progress bar."""
+        return sum(len(self.tasks(case, dtype)) for case in self.cases for dtype in self.dtypes)
+
+
+def run(
+    selection: Selection,
+    tick: Tick = lambda label: None,
+    clock: Clock = time.perf_counter,
+    pause: Callable[[float], object] = time.sleep,
+) -> Results:
+    """Check and time every task; `tick` is called with each task's label when it is done."""
+    results = _frame(selection)
+    present = [peer for peer in selection.peers if peer.name not in results.missing]
+    backend = results.settings["backend"]
+    try:
+        with registry.backend(backend), ours.threads(selection.threads):
+            for case in selection.cases:
+                for dtype in selection.dtypes:
+                    tasks = selection.tasks(case, dtype)
+                    if not tasks:
+                        continue
+                    data = make_data(case, dtype)
+                    expected = Expected(data)
+                    for task in tasks:
+                        results.rows.append(_row(task, data, expected, present, selection, clock, pause))
+                        tick(task.label)
+    finally:
+        for peer in present:
+            peer.close()
+    return results
+
+
+def _frame(selection: Selection) -> Results:
+    """Everything but the rows."""
+    missing = {peer.name: why for peer in selection.peers if (why := peer.missing()) is not None}
+    participants = (ours.Ours(), *(peer for peer in selection.peers if peer.name not in missing))
+    settings = {
+        "threads": selection.threads,
+        "seconds": selection.seconds,
+        "backend": selection.backend or registry.default_backend(),
+    }
+    return Results(describe_machine(), settings, {p.name: p.version() for p in participants}, missing)
+
+
+def _row(
+    task: Task,
+    data: Data,
+    expected: Expected,
+    peers: Sequence[Peer],
+    selection: Selection,
+    clock: Clock,
+    pause: Callable[[float], object],
+) -> Row:
+    entries: dict[str, Entry] = {}
+    ready: dict[str, Prepared] = {}
+    for participant in (ours.Ours(), *(peer for peer in peers if task.layout in peer.layouts)):
+        entry, prepared = _check(participant, task, data, expected, selection.threads)
+        entries[participant.name] = entry
+        if prepared is not None:
+            ready[participant.name] = prepared
+        elif participant.name == ours.NAME:
+            break  # without our own time there is nothing to compare
+    for name, turn in take_turns(ready, selection.seconds, clock, pause).items():
+        entries[name].samples = turn.samples
+        entries[name].why, entries[name].failed = turn.why, bool(turn.why)
+    limit = limit_seconds(task, selection.threads)
+    return Row(task.op, task.case.name, task.layout, task.dtype, bytes_moved(task), flop(task), limit, entries)
+
+
+def _check(peer: Peer, task: Task, data: Data, expected: Expected, threads: int) -> tuple[Entry, Prepared | None]:
+    """Prepare a task and hold its result against the right one, before anything is timed.
+
+    A wrong result is kept in the entry, not refused: the time of a system that computes something else is still worth knowing,
+    as long as the table says so.
+    """
+    entry = Entry(tolerance=tolerance(task.case, task.dtype))
+    try:
+        prepared = peer.prepare(task, data, threads)
+        entry.error = error(prepared.result(), expected.of(task.op))
+    except Exception as failure:  # any system may refuse or break in its own way; the reason goes into the table
+        entry.why = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        entry.failed = not isinstance(failure, UnsupportedError)
+        return entry, None
+    return entry, prepared

@@ -1,0 +1,155 @@
+"""A case's data, the same for everybody, and the right answers: the reference backend in float64 on these very numbers."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import pullback as pb
+from pullback.bench.cases import Case
+from pullback.rules import Array, Layout
+
+TOLERANCE_EPS = {"pool": 8, "conv": 168}  # in units of the dtype's epsilon; 168 is 2e-5 in float32, room for Winograd
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """A dtype by name; bfloat16 needs ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        name = ml_dtypes.bfloat16
+    return np.dtype(name)
+
+
+def to_layout(layout: Layout, array: Array) -> Array:
+    """A channels-last activation as a contiguous array of a layout."""
+    return np.ascontiguousarray(array if layout == "channels_last" else np.moveaxis(array, -1, 1))
+
+
+def to_channels_last(layout: Layout, array: Array) -> Array:
+    return array if layout == "channels_last" else np.moveaxis(array, 1, -1)
+
+
+def filter_to_layout(layout: Layout, filter: Array) -> Array:
+    """A filter (*k, c, m) as a contiguous array of a layout's filter form."""
+    return np.ascontiguousarray(filter if layout == "channels_last" else np.moveaxis(filter, (-1, -2), (0, 1)))
+
+
+def filter_to_channels_last(layout: Layout, filter: Array) -> Array:
+    return filter if layout == "channels_last" else np.moveaxis(filter, (0, 1), (-1, -2))
+
+
+@dataclass(frozen=True)
+class Data:
+    """x, dy and the filter of a case, channels last; a pooling case has an empty filter."""
+
+    case: Case
+    x: Array
+    dy: Array
+    filter: Array
+
+    def lifted(self) -> Data:
+        """The same numbers for `case.lifted()`."""
+        case = self.case.lifted()
+        f = self.filter.reshape(case.filter_shape) if case.kind == "conv" else self.filter
+        return replace(
+            self, case=case, x=self.x.reshape(case.input_shape), dy=self.dy.reshape(case.output_shape), filter=f
+        )  # fmt: skip
+
+
+def make_data(case: Case, dtype: str) -> Data:
+    """Seeded data, uniform in [-1, 1).
+
+    x is a shuffled ladder: up to 2**24 cells all float32 values differ, so no window has two maxima and every tie rule
+    gives the same gradient. (In the half precisions ties cannot be avoided.)
+    """
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    kind = numpy_dtype(dtype)
+    cells = math.prod(case.input_shape)
+    ladder = rng.permutation(cells).astype(np.float64) - cells // 2
+    x = (ladder * 2.0 ** (1 - max(1, cells - 1).bit_length())).reshape(case.input_shape)
+    dy = rng.uniform(-1, 1, case.output_shape)
+    f = rng.uniform(-1, 1, case.filter_shape if case.kind == "conv" else (0,))
+    return Data(case, x.astype(kind), dy.astype(kind), f.astype(kind))
+
+
+def spatial_indices(layout: Layout, case: Case, flat: Array) -> Array:
+    """Our flat indices as positions within one channel's image, channels last: the form all systems can be brought to."""
+    cells = math.prod(case.window.input_size)
+    if layout == "channels_last":
+        return flat // case.channels_in % cells
+    return to_channels_last(layout, flat % cells)
+
+
+class Expected:
+    """The right results of a case's ops, each computed when first asked for."""
+
+    def __init__(self, data: Data) -> None:
+        self.case = data.case
+        self.x, self.dy, self.filter = (a.astype(np.float64) for a in (data.x, data.dy, data.filter))
+
+    def of(self, op: str) -> tuple[Array, ...]:
+        """The results of an op, channels last, float64; indices as spatial positions."""
+        parts: dict[str, Callable[[], tuple[Array, ...]]] = {
+            "max_pool": lambda: self._max[:1],
+            "max_pool_with_indices": lambda: self._max,
+            "max_pair": lambda: (self._max[0], self._max_grad),
+            "avg_pool": lambda: (self._avg,),
+            "avg_pool_grad": lambda: (self._avg_grad,),
+            "avg_pair": lambda: (self._avg, self._avg_grad),
+            "conv": lambda: (self._run(pb.conv, self.x, self.filter),),
+            "conv_grad_input": lambda: (self._run(pb.conv_grad_input, self.dy, self.filter, self.case.input_shape),),
+            "conv_grad_filter": lambda: (self._run(pb.conv_grad_filter, self.dy, self.x, self.case.filter_shape),),
+        }
+        return parts[op]() if op in parts else (self._max_grad,)
+
+    def _run(self, op: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        groups = {"groups": self.case.groups} if self.case.kind == "conv" else {}
+        with pb.backend("reference"):
+            return op(*args, **self.case.geometry, **groups, **keywords)
+
+    @cached_property
+    def _max(self) -> tuple[Array, ...]:
+        values, indices = self._run(pb.max_pool, self.x, self.case.window.kernel, return_indices=True)
+        return values, spatial_indices("channels_last", self.case, indices)
+
+    @cached_property
+    def _max_grad(self) -> Array:
+        return np.asarray(self._run(pb.max_pool_grad, self.dy, self.x, self.case.window.kernel))
+
+    @cached_property
+    def _avg(self) -> Array:
+        return np.asarray(self._run(pb.avg_pool, self.x, self.case.window.kernel))
+
+    @cached_property
+    def _avg_grad(self) -> Array:
+        return np.asarray(self._run(pb.avg_pool_grad, self.dy, self.case.input_shape, self.case.window.kernel))
+
+
+def tolerance(case: Case, dtype: str) -> float:
+    """Largest norm-wise error that still counts as right."""
+    eps = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    half = dtype in ("float16", "bfloat16")
+    return eps * TOLERANCE_EPS["pool" if half else case.kind]
+
+
+def error(got: tuple[Array, ...], want: tuple[Array, ...]) -> float:
+    """Norm-wise relative error |got - want| / |want|, the worst of several results; indices must be equal."""
+    worst = 0.0
+    for g, w in zip(got, want, strict=True):
+        if g.size != w.size:
+            raise ValueError(f"a result of {g.shape} where {w.shape} is right")
+        g = g.reshape(w.shape)  # a lifted 1-D case has one more axis of size 1
+        if w.dtype.kind == "i":
+            worst = max(worst, float((g != w).mean()))
+            continue
+        size = float(np.linalg.norm(w)) or 1.0
+        off = float(np.linalg.norm(g.astype(np.float64) - w)) / size
+        worst = max(worst, off if math.isfinite(off) else math.inf)
+    return worst

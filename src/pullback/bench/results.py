@@ -1,0 +1,159 @@
+"""What the benchmark found: rows of samples, their ratios, and their JSON form, from which table and plot can be redrawn."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pullback.bench.ours import NAME
+
+FORMAT = 1
+NOISY = 1.5
+
+
+@dataclass
+class Entry:
+    """One participant on one task: samples in seconds per call, the error of its result, or why it has none.
+
+    `failed` tells a participant that broke from one that has no such op.
+    """
+
+    samples: list[float] = field(default_factory=list)
+    error: float | None = None
+    tolerance: float = 0.0
+    why: str = ""
+    failed: bool = False
+
+    @property
+    def median(self) -> float | None:
+        return statistics.median(self.samples) if self.samples else None
+
+    @property
+    def best(self) -> float | None:
+        return min(self.samples, default=None)
+
+    @property
+    def differs(self) -> bool:
+        """Whether its result is not the right one under our rules."""
+        return self.error is not None and not self.error <= self.tolerance
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the median is so far above the best that something disturbed the samples."""
+        return bool(self.samples) and statistics.median(self.samples) > NOISY * min(self.samples)
+
+    @property
+    def spread(self) -> float | None:
+        """Distance between the 20th and the 80th percentile, as a share of the median."""
+        if len(self.samples) < 3:
+            return None
+        cuts = statistics.quantiles(self.samples, n=5, method="inclusive")
+        return (cuts[3] - cuts[0]) / statistics.median(self.samples)
+
+
+@dataclass
+class Row:
+    """One task with everybody's entry, ours under "pullback", and the seconds that physics asks for (None: not measured)."""
+
+    op: str
+    case: str
+    layout: str
+    dtype: str
+    bytes_moved: int
+    flop: int
+    limit_seconds: float | None
+    entries: dict[str, Entry]
+
+    @property
+    def ours(self) -> Entry:
+        return self.entries[NAME]
+
+    def ratio(self, peer: str, of: Literal["median", "best"] = "median") -> float | None:
+        """Peer time / our time: above 1 we are faster."""
+        theirs, mine = (getattr(entry, of) for entry in (self.entries.get(peer, Entry()), self.ours))
+        return theirs / mine if theirs and mine else None
+
+    def ratios(self) -> dict[str, float]:
+        found = {peer: self.ratio(peer) for peer in self.entries if peer != NAME}
+        return {peer: ratio for peer, ratio in found.items() if ratio is not None}
+
+    def best_peer(self) -> str | None:
+        """The fastest peer."""
+        ratios = self.ratios()
+        return min(ratios, key=lambda peer: ratios[peer]) if ratios else None
+
+    @property
+    def loses(self) -> bool:
+        """Whether the best peer is faster than we are."""
+        return any(ratio < 1 for ratio in self.ratios().values())
+
+    @property
+    def limit_share(self) -> float | None:
+        median = self.ours.median
+        return self.limit_seconds / median if self.limit_seconds and median else None
+
+
+@dataclass
+class Results:
+    """A run: where and how it was made, and its rows."""
+
+    machine: dict[str, Any]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    missing: dict[str, str]
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def peers(self) -> list[str]:
+        """The peers that were to be timed, in their order."""
+        return [name for name in self.versions if name != NAME]
+
+    @property
+    def wrong(self) -> list[Row]:
+        """Rows where our own op gave a wrong result or broke."""
+        return [row for row in self.rows if row.ours.differs or row.ours.failed]
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def save(results: Results, path: Path) -> None:
+    """Write JSON; medians, bests and ratios are repeated in it for readers that do not want to compute them."""
+    document = {"format": FORMAT, **asdict(results)}
+    for written, row in zip(document["rows"], results.rows, strict=True):
+        written["ratios"] = row.ratios()
+        for name, entry in row.entries.items():
+            written["entries"][name] |= {"median": entry.median, "best": entry.best, "differs": entry.differs}
+    path.write_text(json.dumps(_finite(document), indent=1, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> Results:
+    """Read what `save` wrote."""
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ValueError(f"{path} is not a result file of `pullback bench --json` (format {FORMAT})")
+    rows = []
+    for row in document["rows"]:
+        entries = {
+            name: Entry(e["samples"], None if e["error"] is None else float(e["error"]), e["tolerance"], e["why"], e["failed"])
+            for name, e in row.pop("entries").items()
+        }
+        row.pop("ratios")
+        rows.append(Row(**row, entries=entries))
+    return Results(document["machine"], document["settings"], document["versions"], document["missing"], rows)
+
+
+def _finite(value: Any) -> Any:
+    """The same document with infinities as text, which JSON has no numbers for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

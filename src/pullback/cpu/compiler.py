@@ -1,0 +1,200 @@
+"""From kernel source to callable machine code: compile with Numba once, keep the object code on disk, load it without Numba.
+
+A kernel is a Python function of whole numbers (addresses and sizes) and floats, built by its module's `build(lanes, ...)`.
+Its arguments travel in one block of int64 words in the order of its parameters, after `piece` and `scratch`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback import __version__
+from pullback.cpu.machine import machine
+
+CACHE_VARIABLE = "PULLBACK_CACHE_DIR"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel specialised on what its machine code depends on; never on a shape."""
+
+    module: str
+    kernel: str
+    dtype: str = "float32"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.module, self.kernel, self.dtype, *(f"{name}={value}" for name, value in self.options)])
+
+
+@dataclass(frozen=True)
+class Code:
+    """Loaded machine code: its address and the names and kinds of its arguments ("int" or "float")."""
+
+    address: int
+    parameters: tuple[tuple[str, str], ...]
+
+    def pack(self, **arguments: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The argument block; the names must be exactly the parameters."""
+        block = np.empty(len(self.parameters), np.int64)
+        for place, (name, kind) in enumerate(self.parameters):
+            value = arguments.pop(name)
+            block[place] = np.float64(value).view(np.int64) if kind == "float" else value
+        if arguments:
+            raise TypeError(f"unknown kernel arguments {sorted(arguments)}")
+        return block
+
+
+compilations = 0  # how many kernels this process has compiled; tests hold it against the number of variants
+_loaded: dict[Variant, Code] = {}
+_engines: list[Any] = []  # keeps the machine code alive
+_lock = threading.RLock()
+
+
+def _forget_lock() -> None:
+    global _lock
+    _lock = threading.RLock()  # a fork may have copied it locked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
+
+
+def cache_directory() -> Path:
+    """Where object code is kept: $PULLBACK_CACHE_DIR, or the user's cache folder."""
+    if asked := os.environ.get(CACHE_VARIABLE):
+        return Path(asked)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "pullback" / "cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "pullback"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pullback"
+
+
+@cache
+def _fingerprint() -> str:
+    """Hash of everything machine code depends on beside its variant: sources, versions, CPU."""
+    from importlib.metadata import version
+
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    facts = {**asdict(machine()), "pullback": __version__, "numba": version("numba"), "llvmlite": version("llvmlite")}
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()[:20]
+
+
+def _cache_file(variant: Variant) -> Path:
+    return cache_directory() / _fingerprint() / f"{variant}.o"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
+    """A cached (header, object code), or None where it is missing, truncated or damaged."""
+    try:
+        data = path.read_bytes()
+        first, object_code = data.split(b"\n", 1)
+        header = json.loads(first)
+        if header["sha256"] == hashlib.sha256(object_code).hexdigest():
+            return header, object_code
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _write(path: Path, header: dict[str, Any], object_code: bytes) -> None:
+    """Keep object code; written aside and renamed, so that other processes see all or nothing. A read-only place keeps none."""
+    header["sha256"] = hashlib.sha256(object_code).hexdigest()
+    aside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_bytes(json.dumps(header).encode() + b"\n" + object_code)
+        os.replace(aside, path)
+    except OSError:
+        pass
+
+
+def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple[str, str]]]:
+    """A function (arguments, piece, scratch) that unpacks the block and calls the kernel, and the block's layout."""
+    from pullback.cpu.kernels.vectors import get_double, get_int, inline
+
+    names = list(inspect.signature(kernel).parameters)
+    if names[:2] != ["piece", "scratch"]:
+        raise TypeError(f"kernel {kernel.__name__} must begin with (piece, scratch)")
+    kinds = [(name, "float" if kernel.__annotations__.get(name) in ("float", float) else "int") for name in names[2:]]
+    reads = [f"get_{'double' if kind == 'float' else 'int'}(arguments + {8 * i})" for i, (_, kind) in enumerate(kinds)]
+    source = f"def entry(arguments, piece, scratch):\n    body({', '.join(['piece', 'scratch', *reads])})\n"
+    scope: dict[str, Any] = {"body": inline(kernel), "get_int": get_int, "get_double": get_double}
+    exec(source, scope)  # the one place where code is text: an unpacking that follows the signature
+    return scope["entry"], kinds
+
+
+def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
+    """Machine code of a variant, by Numba."""
+    global compilations
+    from llvmlite import binding
+    from numba import types
+    from numba.core.compiler import Flags, compile_extra
+    from numba.core.registry import cpu_target
+
+    from pullback.cpu.kernels.vectors import Lanes
+
+    options = dict(variant.options)
+    lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
+    entry, parameters = _entry(import_module(f"pullback.cpu.kernels.{variant.module}").build(lanes, **options)[variant.kernel])
+    flags = Flags()
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    typing, target = cpu_target.typing_context, cpu_target.target_context
+    typing.refresh()
+    target.refresh()
+    result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
+    module = binding.parse_assembly(str(result.library._final_module))
+    object_code = target.codegen()._tm.emit_object(module)
+    compilations += 1
+    return {"symbol": result.fndesc.llvm_func_name, "parameters": parameters}, object_code
+
+
+def _link(header: dict[str, Any], object_code: bytes) -> Code:
+    """Load object code into this process."""
+    from llvmlite import binding
+
+    if not _engines:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+    target = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+    engine.add_object_file(binding.object_file.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    _engines.append(engine)
+    parameters = tuple((str(name), str(kind)) for name, kind in header["parameters"])
+    return Code(engine.get_function_address(header["symbol"]), parameters)
+
+
+def code(variant: Variant) -> Code:
+    """The machine code of a variant: from memory, from disk, or compiled now."""
+    found = _loaded.get(variant)
+    if found is not None:
+        return found
+    with _lock:
+        if variant not in _loaded:
+            path = _cache_file(variant)
+            kept = _read(path)
+            if kept is None:
+                kept = _compile(variant)
+                _write(path, *kept)
+            _loaded[variant] = _link(*kept)
+        return _loaded[variant]

@@ -1,0 +1,69 @@
+"""The native half of the thread pool: claiming pieces of a job, and spinning for the next one.
+
+A job is a block of int64 words, see threads.py for their order. Pieces are claimed by an atomic ticket, so the split of the
+work never depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.native import atomic_add, atomic_load, call_piece, fence, spin_pause
+from pullback.cpu.kernels.vectors import get_int, put_int
+
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE = range(0, 72, 8)
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    def claim(job, seat):
+        """Run pieces until none is left."""
+        function, arguments, pieces = get_int(job + FUNCTION), get_int(job + ARGUMENTS), get_int(job + PIECES)
+        memory = get_int(job + SCRATCH) + seat * get_int(job + SCRATCH_STRIDE)
+        piece = atomic_add(job + TICKET, 1)
+        while piece < pieces:
+            call_piece(function, arguments, piece, memory)
+            piece = atomic_add(job + TICKET, 1)
+        fence()
+
+    from pullback.cpu.kernels.vectors import inline
+
+    claim = inline(claim)
+
+    def lead(piece, scratch, job, spins, result):
+        """The caller's part: open the job, work, close it, wait for the workers; result 1 once nobody works on it."""
+        if piece == 0:
+            atomic_add(job + GENERATION, 1)
+            claim(job, 0)
+            atomic_add(job + GENERATION, 1)
+        done = 0
+        for _ in range(spins):
+            if atomic_load(job + ACTIVE) == 0:
+                done = 1
+                break
+            spin_pause()
+        put_int(result, done)
+
+    def follow(piece, scratch, job, spins, result, seen):
+        """A worker's part: wait for an open job newer than `seen`, help with it; the generation seen last in result.
+
+        An odd generation is an open job. A worker counts itself in before it looks again, and the caller closes the job before it
+        counts the workers, so no worker can touch a job after its caller has left.
+        """
+        generation = seen
+        for _ in range(spins):
+            generation = atomic_load(job + GENERATION)
+            if generation != seen and generation % 2 == 1:
+                break
+            spin_pause()
+        if generation % 2 == 1 and generation != seen:
+            atomic_add(job + ACTIVE, 1)
+            if atomic_load(job + GENERATION) == generation:
+                seat = atomic_add(job + SEATS, -1)
+                if seat > 0:
+                    claim(job, seat)
+            atomic_add(job + ACTIVE, -1)
+        else:
+            generation = seen
+        put_int(result, generation)
+
+    return {"lead": lead, "follow": follow}

@@ -1,0 +1,374 @@
+"""SIMD registers as Numba values: loads, stores, arithmetic and masks that kernels write as ordinary Python.
+
+`Lanes(dtype, vector_bytes)` gives the operations for one element type and register width; each is a Numba intrinsic that
+emits the LLVM vector instruction of its name. The same source gives AVX-512, AVX2, SSE or NEON. Imports Numba: only the
+compiler loads this module.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core.datamodel import models, register_default
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin
+
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+LLVM_TYPES = {"bool": I1, "uint8": I8, "uint16": I16, "uint32": I32, "int64": I64, "float32": F32, "float64": F64}
+
+# Helpers of kernels are inlined and never raise, so a kernel is one flat function without Python in it.
+inline = njit(forceinline=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+class Vector(types.Type):
+    """Numba type of a SIMD register: `lanes` elements of a scalar type."""
+
+    def __init__(self, element: str, lanes: int) -> None:
+        self.element, self.lanes = element, lanes
+        super().__init__(name=f"Vector({element}, {lanes})")
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        return ir.VectorType(LLVM_TYPES[self.element], self.lanes)
+
+    @property
+    def is_float(self) -> bool:
+        return self.element.startswith("float")
+
+
+@register_default(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Vector) -> None:
+        super().__init__(manager, fe_type, fe_type.llvm)
+
+
+def _binary(function: Any, float_op: str, int_op: str) -> None:
+    """Teach Numba `vector (op) vector`."""
+
+    @infer_global(function)
+    class _Template(AbstractTemplate):
+        def generic(self, args: Any, kws: Any) -> Any:
+            if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
+                return signature(args[0], *args)
+            return None
+
+    @lower_builtin(function, Vector, Vector)
+    def _lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return getattr(builder, float_op if sig.args[0].is_float else int_op)(*args)
+
+
+_binary(operator.add, "fadd", "add")
+_binary(operator.sub, "fsub", "sub")
+_binary(operator.mul, "fmul", "mul")
+_binary(operator.truediv, "fdiv", "sdiv")
+_binary(operator.and_, "and_", "and_")
+_binary(operator.or_, "or_", "or_")
+
+
+def _constant(vector: ir.VectorType, values: Any) -> ir.Constant:
+    return ir.Constant(vector, list(values))
+
+
+def _splat(builder: Any, scalar: Any, lanes: int) -> Any:
+    vector = ir.VectorType(scalar.type, lanes)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
+    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def _pointer(builder: Any, address: Any, pointee: Any) -> Any:
+    return builder.inttoptr(address, pointee.as_pointer())
+
+
+def _declare(builder: Any, name: str, result: Any, arguments: Any) -> Any:
+    """An LLVM intrinsic declared by name (llvmlite's own helper refuses vector types)."""
+    module = builder.module
+    found = module.globals.get(name)
+    return found if found is not None else ir.Function(module, ir.FunctionType(result, arguments), name)
+
+
+def _some_lanes(builder: Any, count: Any, lanes: int) -> Any:
+    """Mask of the first `count` lanes."""
+    wide = ir.VectorType(I32, lanes)
+    return builder.icmp_signed("<", _constant(wide, range(lanes)), _splat(builder, builder.trunc(count, I32), lanes))
+
+
+def _compare(name: str, ordered: bool, op: str) -> Any:
+    """A comparison of two vectors as an intrinsic that gives a mask."""
+
+    def typed(context: Any, a: Any, b: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            if not sig.args[0].is_float:
+                return builder.icmp_unsigned(op, *args)
+            return (builder.fcmp_ordered if ordered else builder.fcmp_unordered)(op, *args)
+
+        return Vector("bool", a.lanes)(a, b), emit
+
+    typed.__name__ = name
+    return intrinsic(typed)
+
+
+# Ordered comparisons are false where a NaN takes part, the unordered ones (_or_nan) true.
+equal = _compare("equal", True, "==")
+greater = _compare("greater", True, ">")
+greater_equal = _compare("greater_equal", True, ">=")
+greater_or_nan = _compare("greater_or_nan", False, ">")
+greater_equal_or_nan = _compare("greater_equal_or_nan", False, ">=")
+
+
+@intrinsic
+def choose(context: Any, mask: Any, a: Any, b: Any) -> Any:
+    """Lanes of a where the mask is set, else of b."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.select(*args)
+
+    return a(mask, a, b), emit
+
+
+@intrinsic
+def invert(context: Any, mask: Any) -> Any:
+    """The lanes a mask does not set."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.not_(args[0])
+
+    return mask(mask), emit
+
+
+@intrinsic
+def any_lane(context: Any, mask: Any) -> Any:
+    """Whether any lane of a mask is set."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits = builder.bitcast(args[0], ir.IntType(sig.args[0].lanes))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(mask), emit
+
+
+def _memory_scalar(llvm_type: Any, numba_type: Any, widen: Any, narrow: Any) -> tuple[Any, Any]:
+    """(get, put) of one scalar at an address, widened to the Numba type it is computed with."""
+
+    @intrinsic
+    def get(context: Any, address: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return widen(builder, builder.load(_pointer(builder, args[0], llvm_type)))
+
+        return numba_type(types.int64), emit
+
+    @intrinsic
+    def put(context: Any, address: Any, value: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.store(narrow(builder, args[1]), _pointer(builder, args[0], llvm_type))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, numba_type), emit
+
+    return get, put
+
+
+def _same(builder: Any, value: Any) -> Any:
+    return value
+
+
+get_int, put_int = _memory_scalar(I64, types.int64, _same, _same)
+get_double, put_double = _memory_scalar(F64, types.float64, _same, _same)
+
+
+def _bfloat16_to_float32(builder: Any, bits: Any, wide: Any, integer: Any) -> Any:
+    shift = ir.Constant(integer, [16] * integer.count) if isinstance(integer, ir.VectorType) else ir.Constant(integer, 16)
+    return builder.bitcast(builder.shl(builder.zext(bits, integer), shift), wide)
+
+
+def _float32_to_bfloat16(builder: Any, value: Any, narrow: Any, integer: Any) -> Any:
+    """Round to nearest even on the bits; a NaN keeps its top bits and is made quiet."""
+
+    def constant(number: int) -> Any:
+        return (
+            ir.Constant(integer, [number] * integer.count)
+            if isinstance(integer, ir.VectorType)
+            else ir.Constant(integer, number)
+        )
+
+    bits = builder.bitcast(value, integer)
+    odd = builder.and_(builder.lshr(bits, constant(16)), constant(1))
+    rounded = builder.add(builder.add(bits, constant(0x7FFF)), odd)
+    quiet = builder.or_(bits, constant(0x400000))
+    is_nan = builder.fcmp_unordered("!=", value, value)
+    return builder.trunc(builder.lshr(builder.select(is_nan, quiet, rounded), constant(16)), narrow)
+
+
+class Lanes:
+    """The vector operations for one element type: computed as float32 or float64, stored as the element type."""
+
+    def __init__(self, dtype: str, vector_bytes: int, winner: str = "uint8") -> None:
+        self.dtype = dtype
+        self.compute = "float64" if dtype == "float64" else "float32"
+        self.count = vector_bytes // (8 if self.compute == "float64" else 4)
+        self.size = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}[dtype]
+        self.compute_size = 8 if self.compute == "float64" else 4
+        self.winner_size = {"uint8": 1, "uint16": 2, "uint32": 4}[winner]
+        self.vector = Vector(self.compute, self.count)
+        self.winners = Vector(winner, self.count)
+        self._make_memory()
+
+    def _storage(self) -> Any:
+        return {"float64": F64, "float32": F32, "float16": F16, "bfloat16": I16}[self.dtype]
+
+    def _widen(self, builder: Any, raw: Any, lanes: int | None) -> Any:
+        wide = LLVM_TYPES[self.compute] if lanes is None else ir.VectorType(LLVM_TYPES[self.compute], lanes)
+        if self.dtype == "float16":
+            return builder.fpext(raw, wide)
+        if self.dtype == "bfloat16":
+            return _bfloat16_to_float32(builder, raw, wide, I32 if lanes is None else ir.VectorType(I32, lanes))
+        return raw
+
+    def _narrow(self, builder: Any, value: Any, lanes: int | None) -> Any:
+        storage = self._storage() if lanes is None else ir.VectorType(self._storage(), lanes)
+        if self.dtype == "float16":
+            return builder.fptrunc(value, storage)
+        if self.dtype == "bfloat16":
+            return _float32_to_bfloat16(builder, value, storage, I32 if lanes is None else ir.VectorType(I32, lanes))
+        return value
+
+    def _make_memory(self) -> None:
+        count, vector, winners = self.count, self.vector, self.winners
+        compute = LLVM_TYPES[self.compute]
+        scalar = types.float64 if self.compute == "float64" else types.float32
+
+        def widen(builder: Any, raw: Any) -> Any:
+            return self._widen(builder, raw, count)
+
+        def narrow(builder: Any, value: Any) -> Any:
+            return self._narrow(builder, value, count)
+
+        self.load, self.load_some, self.store, self.store_some = vector_memory(self._storage(), vector, widen, narrow)
+        self.load_wide, self.load_wide_some, self.store_wide, self.store_wide_some = vector_memory(
+            compute, vector, _same, _same
+        )
+        winner_storage = LLVM_TYPES[winners.element]
+        self.load_winners, self.load_winners_some, self.store_winners, self.store_winners_some = vector_memory(
+            winner_storage, winners, _same, _same
+        )
+        self.get, self.put = _memory_scalar(
+            self._storage(), scalar, lambda b, raw: self._widen(b, raw, None), lambda b, v: self._narrow(b, v, None)
+        )
+        self.get_wide, self.put_wide = _memory_scalar(compute, scalar, _same, _same)
+        self.get_winner, self.put_winner = _memory_scalar(
+            winner_storage, types.int64, lambda b, raw: b.zext(raw, I64), lambda b, v: b.trunc(v, winner_storage)
+        )
+
+        @intrinsic
+        def splat(context: Any, value: Any) -> Any:
+            """A float in every lane."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return _splat(builder, ctx.cast(builder, args[0], sig.args[0], scalar), count)
+
+            return vector(value), emit
+
+        @intrinsic
+        def splat_winner(context: Any, value: Any) -> Any:
+            """A tap number in every lane."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return _splat(builder, builder.trunc(args[0], winner_storage), count)
+
+            return winners(types.int64), emit
+
+        @intrinsic
+        def weave_low(context: Any, a: Any, b: Any) -> Any:
+            """a0 b0 a1 b1 ... of the lower halves."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                order = [i // 2 + (i % 2) * count for i in range(count)]
+                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), order))
+
+            return vector(vector, vector), emit
+
+        @intrinsic
+        def weave_high(context: Any, a: Any, b: Any) -> Any:
+            """a0 b0 a1 b1 ... of the upper halves."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                order = [count // 2 + i // 2 + (i % 2) * count for i in range(count)]
+                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), order))
+
+            return vector(vector, vector), emit
+
+        @intrinsic
+        def pick_even(context: Any, a: Any, b: Any) -> Any:
+            """Lanes 0, 2, 4, ... of a followed by those of b."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), range(0, 2 * count, 2)))
+
+            return vector(vector, vector), emit
+
+        @intrinsic
+        def pick_odd(context: Any, a: Any, b: Any) -> Any:
+            """Lanes 1, 3, 5, ... of a followed by those of b."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), range(1, 2 * count, 2)))
+
+            return vector(vector, vector), emit
+
+        self.splat, self.splat_winner = splat, splat_winner
+        self.weave_low, self.weave_high, self.pick_even, self.pick_odd = weave_low, weave_high, pick_even, pick_odd
+
+
+def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tuple[Any, Any, Any, Any]:
+    """(load, load_some, store, store_some) of a vector kept in memory as `storage` elements.
+
+    The _some forms touch only the first n lanes, so that nothing beyond a row's end is read or written. All four take n, the
+    full ones ignore it: a kernel body can be instantiated with either.
+    """
+    count = vector.lanes
+    packed = ir.VectorType(storage, count)
+    align = storage.width // 8 if isinstance(storage, ir.IntType) else {"half": 2, "float": 4, "double": 8}[str(storage)]
+    suffix = f"v{count}{'i' if isinstance(storage, ir.IntType) else 'f'}{align * 8}"
+
+    @intrinsic
+    def load(context: Any, address: Any, n: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return widen(builder, builder.load(_pointer(builder, args[0], packed), align=align))
+
+        return vector(types.int64, types.int64), emit
+
+    @intrinsic
+    def load_some(context: Any, address: Any, n: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer, mask = _pointer(builder, args[0], packed), _some_lanes(builder, args[1], count)
+            function = _declare(builder, f"llvm.masked.load.{suffix}.p0", packed, [packed.as_pointer(), I32, mask.type, packed])
+            zeros = ir.Constant(packed, [0] * count)
+            return widen(builder, builder.call(function, [pointer, ir.Constant(I32, align), mask, zeros]))
+
+        return vector(types.int64, types.int64), emit
+
+    @intrinsic
+    def store(context: Any, address: Any, value: Any, n: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.store(narrow(builder, args[1]), _pointer(builder, args[0], packed), align=align)
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, vector, types.int64), emit
+
+    @intrinsic
+    def store_some(context: Any, address: Any, value: Any, n: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer, mask = _pointer(builder, args[0], packed), _some_lanes(builder, args[2], count)
+            function = _declare(
+                builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [packed, packed.as_pointer(), I32, mask.type]
+            )
+            builder.call(function, [narrow(builder, args[1]), pointer, ir.Constant(I32, align), mask])
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, vector, types.int64), emit
+
+    return load, load_some, store, store_some

@@ -1,0 +1,52 @@
+"""A plan: a kernel's machine code with all its arguments but the array addresses, ready to run many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu import threads
+from pullback.cpu.compiler import Code
+
+# Below this many bytes moved, waking other threads costs more than they save.
+PARALLEL_BYTES = 96 << 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is fixed about a call; `keep` holds the tables whose addresses are in the template."""
+
+    code: Code
+    template: np.ndarray[Any, np.dtype[np.int64]]
+    places: dict[str, int]
+    pieces: int
+    scratch_bytes: int
+    parallel: bool
+    keep: tuple[Any, ...]
+
+    def run(self, **addresses: int) -> None:
+        """Run with these array addresses."""
+        block = self.template.copy()
+        for name, address in addresses.items():
+            block[self.places[name]] = address
+        threads.run(self.code.address, block.ctypes.data, self.pieces, self.scratch_bytes, self.parallel)
+
+
+def make_plan(code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, **arguments: Any) -> Plan:
+    """A plan from a kernel's arguments: numbers, tables (arrays, passed by address) and None for addresses given at the call."""
+    keep, values, places = [], {}, {}
+    for place, (name, _) in enumerate(code.parameters):
+        value = arguments.pop(name)
+        if isinstance(value, np.ndarray):
+            table = np.ascontiguousarray(value)
+            keep.append(table)
+            value = table.ctypes.data
+        if value is None:
+            places[name] = place
+            value = 0
+        values[name] = value
+    if arguments:
+        raise TypeError(f"unknown kernel arguments {sorted(arguments)}")
+    return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, tuple(keep))

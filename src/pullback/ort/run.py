@@ -1,0 +1,80 @@
+"""run_kernel: one node of an ONNX graph as a function call, from names and attributes to the kernel's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pullback.ort.quirks import quirks_active
+from pullback.ort.registry import Node, find_kernel
+from pullback.ort.schema import Schema, as_opset, bind_inputs, bind_types, check_attributes, find_schema
+
+SHAPED_BY_GRAPH = ("MaxPoolGrad", "AveragePoolGrad")
+
+
+def _wanted(schema: Schema, since_version: int, outputs: Iterable[str] | None) -> frozenset[str]:
+    """The outputs to compute; None means all that the operator's version has."""
+    known = schema.outputs_at(since_version)
+    if outputs is None:
+        return frozenset(known)
+    names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ValueError(f"{schema.op_type}: outputs is {names!r}; choose from {', '.join(known)}")
+    return frozenset(names)
+
+
+def _declared_shape(schema: Schema, output_shape: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    if schema.op_type in SHAPED_BY_GRAPH:
+        if output_shape is None or isinstance(output_shape, (str, bytes)):
+            raise ValueError(
+                f"{schema.op_type}: output_shape is {output_shape!r}; the shape of dX is not in the inputs and must be declared"
+            )
+        return tuple(output_shape)
+    if output_shape is not None:
+        raise ValueError(f"{schema.op_type}: output_shape is only for {' and '.join(SHAPED_BY_GRAPH)}; here the inputs give it")
+    return None
+
+
+def _cast(result: Any, source: Any, target: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_cast(part, source, target) for part in result)
+    with np.errstate(over="ignore"):
+        return result.astype(target) if result is not None and result.dtype == source else result
+
+
+def run_kernel(
+    op_type: str,
+    inputs: Mapping[str, Any],
+    attrs: Mapping[str, Any] | None = None,
+    *,
+    output_shape: Iterable[Any] | None = None,
+    opset: int | None = None,
+    domain: str | None = None,
+    outputs: Iterable[str] | None = None,
+) -> Any:
+    """Run one operator on NumPy arrays under ONNX's names; the result is one array, or a tuple for several outputs.
+
+    MaxPool gives (Y, Indices) and ConvGrad (dX, dW, dB); `outputs` names those wanted, the others are None. `output_shape` is
+    the shape of dX, needed by the two pool gradients; its batch may be symbolic (None or a name) and then comes from dY.
+    `opset` is the version of the default domain (None: the newest), `domain` the operator's (None: where it lives).
+    """
+    version = as_opset(opset)
+    schema = find_schema(op_type, domain, version)
+    since = schema.since_version(version)
+    attributes = {name: value for name, value in (attrs or {}).items() if value is not None}
+    check_attributes(schema, since, attributes)
+    arrays = bind_inputs(schema, inputs)
+    dtypes = bind_types(schema, since, arrays)
+    wanted = _wanted(schema, since, outputs)
+    half, single = np.dtype(np.float16), np.dtype(np.float32)
+    cast = quirks_active() and dtypes["T"] == half and schema.casts_float16
+    if cast:
+        dtypes = {"T": single}
+        arrays = {name: _cast(array, half, single) for name, array in arrays.items()}
+    kernel = find_kernel(schema.domain, schema.op_type, version, dtypes)
+    node = Node(schema.op_type, arrays, attributes, wanted, _declared_shape(schema, output_shape))
+    result = kernel.run(node)
+    return _cast(result, single, half) if cast else result

@@ -1,0 +1,130 @@
+"""One call of a kernel: its tensors and attributes, checked as they are asked for, and the way down to pullback's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pullback import registry as core
+from pullback.problem import AnyProblem, Problem
+from pullback.rules import Array
+from pullback.tfjs.geometry import POSITIVE
+from pullback.tfjs.quirks import in_quirks
+from pullback.tfjs.tensors import as_tensor
+
+CPU, REFERENCE = "cpu", core.REFERENCE
+
+
+class KernelFunc(Protocol):
+    """A kernel as TF.js calls it: tensors by name, attributes by their camelCase names, and the backend it runs for."""
+
+    def __call__(self, *, inputs: Mapping[str, Any], attrs: Mapping[str, Any], backend: Any = None) -> Any: ...
+
+
+@dataclass(frozen=True)
+class BuiltinBackend:
+    """What the built-in backends' factories make: "cpu" runs pullback's default dispatch, "reference" its reference kernels."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """The inputs and attributes of one call; `label` is how the kernel calls itself when it refuses complex numbers."""
+
+    kernel: str
+    label: str
+    inputs: Mapping[str, Any]
+    attrs: Mapping[str, Any]
+
+    def tensor(self, name: str, rank: int | None, *, complex_allowed: bool = False) -> Array:
+        """A required input of a required rank."""
+        value = self.inputs.get(name)
+        if value is None:
+            raise TypeError(f"{self.kernel}: the input {name!r} is missing")
+        array = as_tensor(self.kernel, name, value)
+        if array.dtype.kind == "c" and not complex_allowed:
+            raise TypeError(f"{self.label} does not support complex64 tensors in the CPU backend.")
+        if rank is not None and array.ndim != rank:
+            raise ValueError(f"{self.kernel}: {name} has shape {array.shape} but must have rank {rank} ({POSITIVE})")
+        return array
+
+    def attr(self, name: str) -> Any:
+        """An attribute, or None where it is not given (undefined)."""
+        return self.attrs.get(name)
+
+
+KERNELS: dict[str, KernelFunc] = {}
+
+
+@contextmanager
+def _on(kernel: str, backend: Any) -> Iterator[None]:
+    name = backend.name if isinstance(backend, BuiltinBackend) else backend
+    if isinstance(name, str) and name not in (CPU, REFERENCE):
+        raise ValueError(f"{kernel}: backend is {name!r}; the built-in ones are {CPU!r} and {REFERENCE!r}")
+    if name == REFERENCE:
+        with core.backend(REFERENCE):
+            yield
+    else:
+        yield
+
+
+def kernel(name: str, label: str | None = None) -> Callable[[Callable[[Call], Any]], KernelFunc]:
+    """Make a function of a Call into the TF.js kernel of this name, for every built-in backend."""
+
+    def decorate(body: Callable[[Call], Any]) -> KernelFunc:
+        def run(*, inputs: Mapping[str, Any], attrs: Mapping[str, Any], backend: Any = None) -> Any:
+            for argument, value in (("inputs", inputs), ("attrs", attrs)):
+                if not isinstance(value, Mapping):
+                    raise TypeError(f"{name}: {argument} must be a mapping of names to values, not {value!r}")
+            with _on(name, backend):
+                return body(Call(name, label or name[0].lower() + name[1:], inputs, attrs))
+
+        run.__name__ = run.__qualname__ = body.__name__
+        run.__module__, run.__doc__ = body.__module__, body.__doc__
+        KERNELS[name] = run
+        return run
+
+    return decorate
+
+
+def dispatch(problem: AnyProblem, *arrays: Array) -> Any:
+    """Run a problem. Quirks promise upstream's bits, which are float64 sums rounded once: the reference kernels' sums."""
+    with np.errstate(over="ignore", invalid="ignore"):  # JavaScript's arithmetic is silent
+        if not in_quirks():
+            return core.dispatch(problem, *arrays)
+        with core.backend(REFERENCE):
+            return core.dispatch(problem, *arrays)
+
+
+def fit_dy(call: Call, problem: Problem, dy: Array, read: Array) -> Array:
+    """dy cut or filled to the output's shape, since TF.js reads only what it needs of a dy of another size.
+
+    `read` masks the outputs whose dy is read; one of these missing from dy is an error.
+    """
+    shape = problem.output_shape
+    if dy.shape == shape:
+        return dy
+    needed = np.broadcast_to(read, shape)
+    for axis, (have, want) in enumerate(zip(dy.shape, shape, strict=True)):
+        beyond = [slice(None)] * axis + [slice(have, None)]
+        if have < want and needed[tuple(beyond)].any():
+            raise ValueError(
+                f"{call.kernel}: Requested out of range element of dy: its shape is {dy.shape} but the output's is {shape}"
+            )
+    common = tuple(slice(0, min(have, want)) for have, want in zip(dy.shape, shape, strict=True))
+    if all(have >= want for have, want in zip(dy.shape, shape, strict=True)):
+        return dy[common]
+    fitted = np.zeros(shape, dy.dtype)
+    fitted[common] = dy[common]
+    return fitted
+
+
+def touching(problem: Problem) -> Array:
+    """Mask of the outputs whose window touches the input, to broadcast over the output's shape."""
+    mask = problem.window.divisor("valid") > 0
+    return mask[None, ..., None] if problem.layout == "channels_last" else mask[None, None]

@@ -1,0 +1,58 @@
+"""A clock and a peer for the benchmark's tests: time passes only when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pullback.bench.cases import LAYOUTS, Task
+from pullback.bench.data import Data, Expected
+from pullback.bench.peers.base import Prepared
+from pullback.rules import Array, Layout
+
+
+class FakeClock:
+    """A clock that only moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def step(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FakePeer:
+    """A peer that computes with our reference backend, spoils the result as told, and takes as long as told."""
+
+    slow = False
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        seconds: float,
+        name: str = "fake",
+        spoil: Callable[[Array], Array] = lambda a: a,
+        layouts: tuple[Layout, ...] = LAYOUTS,
+        why_missing: str | None = None,
+        refuse: Exception | None = None,
+    ) -> None:
+        self.clock, self.duration, self.name, self.spoil = clock, seconds, name, spoil
+        self.layouts, self.why_missing, self.refuse = layouts, why_missing, refuse
+        self.closed = 0
+
+    def missing(self) -> str | None:
+        return self.why_missing
+
+    def version(self) -> str:
+        return "1.2.3"
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def prepare(self, task: Task, data: Data, threads: int) -> Prepared:
+        if self.refuse is not None:
+            raise self.refuse
+        right = Expected(data).of(task.op)
+        return Prepared(lambda: self.clock.step(self.duration), lambda: tuple(self.spoil(a.copy()) for a in right))

@@ -1,0 +1,30 @@
+"""Fixtures of the core tests: one kernel by name, each backend by dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from kernels import KernelUnderTest
+
+import pullback as pb
+
+# Derandomised, so that a failure is the same on every machine; no deadline, since a first call may compile.
+settings.register_profile("pullback", derandomize=True, deadline=None, max_examples=200)
+settings.load_profile("pullback")
+
+
+@pytest.fixture
+def kernel_under_test(request: pytest.FixtureRequest) -> Iterator[KernelUnderTest]:
+    """The kernel that `kernels_of` chose. A test whose every case it refused has shown nothing, and fails."""
+    under_test = KernelUnderTest(*request.param)
+    yield under_test
+    assert under_test.accepted, f"{under_test.name} refused every case: {under_test.refusals}"
+
+
+@pytest.fixture(params=pb.backends())
+def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test on each backend, on whichever kernel dispatch takes."""
+    with pb.backend(request.param):
+        yield request.param

@@ -1,0 +1,380 @@
+"""The benchmark: its case list, narrowing, the correctness gate, table, JSON and plot, on fake peers with a fake clock."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bench_fakes import FakeClock, FakePeer
+
+import pullback as pb
+from pullback.bench import Selection, limits, ours, plot, results, run, table, timing
+from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop, load_cases, parse_case
+from pullback.bench.data import Data, Expected, error, make_data, tolerance
+from pullback.bench.peers import all_peers
+from pullback.bench.peers.base import PeerError, Prepared, UnsupportedError
+from pullback.cli import main
+from pullback.rules import Array, Layout
+
+POOL = {
+    "name": "small-pool",
+    "rank": 2,
+    "batch": 2,
+    "channels": 3,
+    "size": [7, 9],
+    "window": [3, 2],
+    "stride": [2, 1],
+    "padding": 1,
+}
+CONV = {
+    "name": "small-conv", "rank": 1, "batch": 2, "c_in": 4, "size": [11], "c_out": 6,
+    "kernel": [3], "stride": 2, "padding": 1, "groups": 2, "dilation": 1,
+}  # fmt: skip
+POOL_OPS = [op for op, (kind, _) in OPS.items() if kind == "pool"]
+
+
+@pytest.fixture
+def pool_case() -> Case:
+    return parse_case("pool", POOL)
+
+
+@pytest.fixture
+def conv_case() -> Case:
+    return parse_case("conv", CONV)
+
+
+@pytest.fixture
+def case_file(tmp_path: Path) -> Path:
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps({"pool": [POOL], "conv": [CONV]}))
+    return path
+
+
+@pytest.fixture
+def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., results.Results]:
+    """Run with fake peers, each made from the clock, against a fake pullback of so many seconds per call."""
+
+    def run_fakes(cases: Sequence[Case], *peers: Callable[[FakeClock], FakePeer], mine: float = 1.0, **choice: Any) -> Any:
+        clock = FakeClock()
+        monkeypatch.setattr(ours, "Ours", lambda: FakePeer(clock, mine, ours.NAME))
+        selection = Selection(cases, [peer(clock) for peer in peers], **{"seconds": 0.0, **choice})
+        return run(selection, clock=clock, pause=lambda seconds: None)
+
+    return run_fakes
+
+
+def test_published_cases_are_valid_problems() -> None:
+    cases = load_cases()
+    kinds = [case.kind for case in cases]
+    assert kinds.count("conv") >= 20
+    assert kinds.count("pool") >= 10
+    for case in cases:
+        assert case.channels_in % case.groups == 0
+        assert min(case.window.output_size) >= 1
+        assert math.prod(case.input_shape) <= 2**24, "beyond this float32 has no distinct values for a whole case"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("pool", {"stride": [1, 2, 3]}, "rank 2"),
+        ("pool", {"extra": 1}, "keys"),
+        ("pool", {"window": [30, 2]}, "spans 30 cells"),
+        ("conv", {"groups": 3}, "3 groups"),
+    ],
+)
+def test_bad_case_is_refused(kind: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_case(kind, {**(POOL if kind == "pool" else CONV), **change})
+
+
+def test_case_names_must_differ(tmp_path: Path) -> None:
+    path = tmp_path / "twice.json"
+    path.write_text(json.dumps({"pool": [POOL, POOL]}))
+    with pytest.raises(ValueError, match="small-pool"):
+        load_cases(path)
+
+
+def test_lifted_case_gives_the_same_answer(conv_case: Case) -> None:
+    data = make_data(conv_case, "float32")
+    for op in ("conv", "conv_grad_input", "conv_grad_filter"):
+        assert error(Expected(data.lifted()).of(op), Expected(data).of(op)) < 1e-15
+
+
+def test_data_has_no_ties_and_is_the_same_every_time(pool_case: Case) -> None:
+    data = make_data(pool_case, "float32")
+    assert len(np.unique(data.x)) == data.x.size
+    assert np.array_equal(data.x, make_data(pool_case, "float32").x)
+
+
+def test_bytes_and_flops_by_hand(pool_case: Case, conv_case: Case) -> None:
+    x, y = 2 * 7 * 9 * 3, 2 * 4 * 10 * 3
+    by_hand = {
+        "max_pool": 4 * (x + y),
+        "max_pool_with_indices": 4 * (x + y) + 8 * y,
+        "max_pool_grad": 4 * (2 * x + y),
+        "max_pool_grad_from_indices": 4 * (x + y) + 8 * y,
+        "max_pool_grad_from_winners": 4 * (x + y) + y,
+        "max_pair": 8 * (x + y),
+        "avg_pool": 4 * (x + y),
+        "avg_pool_grad": 4 * (x + y),
+        "avg_pair": 8 * (x + y),
+    }
+    assert {op: bytes_moved(Task(op, pool_case, "float32", "channels_last")) for op in POOL_OPS} == by_hand
+    # Six outputs of three taps, of which the first and the last lose one to the padding.
+    assert flop(Task("conv", conv_case, "float32", "channels_last")) == 2 * 2 * 16 * 2 * 6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_our_ops_pass_their_own_gate(op: str, layout: Layout, pool_case: Case, conv_case: Case) -> None:
+    case = conv_case if OPS[op][0] == "conv" else pool_case
+    data = make_data(case, "float32")
+    with pb.backend("reference"):
+        try:
+            got = ours.Ours().prepare(Task(op, case, "float32", layout), data, 1).result()
+        except UnsupportedError:
+            assert op in ("max_pool_grad_from_winners", "max_pair")
+            assert not hasattr(pb, "max_pool_grad_from_winners")
+            return
+    assert error(got, Expected(data).of(op)) <= tolerance(case, "float32")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_gate_catches_one_wrong_cell(op: str, pool_case: Case, conv_case: Case) -> None:
+    case = conv_case if OPS[op][0] == "conv" else pool_case
+    want = Expected(make_data(case, "float32")).of(op)
+    for part in range(len(want)):
+        got = [array.copy() for array in want]
+        got[part].flat[1] += 1
+        assert error(tuple(got), want) > tolerance(case, "float32")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_gate_catches_what_is_not_a_number(bad: float) -> None:
+    want = np.ones(5)
+    got = want.copy()
+    got[2] = bad
+    assert error((got,), (want,)) == math.inf
+
+
+def test_gate_refuses_another_size() -> None:
+    with pytest.raises(ValueError, match=r"\(3,\)"):
+        error((np.ones(3),), (np.ones(4),))
+
+
+def test_wrong_peer_is_reported_and_still_timed(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    def spoil(array: Array) -> Array:
+        return array * 1.01
+
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 2.0, spoil=spoil), ops=["avg_pool_grad"], layouts=LAYOUTS[:1])
+    entry = found.rows[0].entries["fake"]
+    assert entry.differs
+    assert entry.error == pytest.approx(0.01)
+    assert found.rows[0].ratio("fake") == pytest.approx(2.0)
+    assert not found.wrong
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert "2.00*" in out
+    assert "fake differs" in out
+
+
+def test_our_own_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch, pool_case: Case, case_file: Path) -> None:
+    real = ours.Ours.prepare
+
+    def wrong(self: Any, task: Task, data: Data, threads: int) -> Prepared:
+        prepared = real(self, task, data, threads)
+        return Prepared(prepared.run, lambda: tuple(a * 2 for a in prepared.result()))
+
+    monkeypatch.setattr(ours.Ours, "prepare", wrong)
+    arguments = ["bench", "--cases", str(case_file), "--op", "avg_pool", "--peer", "none", "--seconds", "0"]
+    assert main(arguments) == 1
+
+
+def test_losing_cases_are_marked(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fake_run(
+        [pool_case],
+        lambda clock: FakePeer(clock, 4.0, "tortoise"),
+        lambda clock: FakePeer(clock, 0.25, "hare", layouts=("channels_first",)),
+        ops=["avg_pool"],
+    )
+    last, first = found.rows
+    assert (last.layout, last.loses, last.best_peer()) == ("channels_last", False, "tortoise")
+    assert (first.layout, first.loses, first.best_peer()) == ("channels_first", True, "hare")
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if "LOSES to" in line and "small-pool" in line and "hare" in line]
+    assert "2 rows, 2 compared, 1 lost to the best peer" in out
+    assert table.op_rows(found, found.rows)[0][-1] == ""
+
+
+def test_geometric_means(fake_run: Any, pool_case: Case, conv_case: Case) -> None:
+    assert results.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert results.geometric_mean([]) is None
+    found = fake_run([pool_case, conv_case], lambda clock: FakePeer(clock, 3.0), ops=["avg_pool", "conv"])
+    assert [line[:3] for line in table.summary_rows(found, "median")] == [
+        ["avg_pool", "last", "3.00"], ["avg_pool", "first", "3.00"], ["conv", "last", "3.00"], ["conv", "first", "3.00"],
+    ]  # fmt: skip
+
+
+def test_missing_and_refusing_peers_are_named(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fake_run(
+        [pool_case],
+        lambda clock: FakePeer(clock, 1.0, "absent", why_missing="not installed"),
+        lambda clock: FakePeer(clock, 1.0, "picky", refuse=UnsupportedError("no such op")),
+        lambda clock: FakePeer(clock, 1.0, "frail", refuse=PeerError("crashed")),
+        ops=["max_pool"],
+    )
+    assert found.missing == {"absent": "not installed"}
+    assert found.peers == ["picky", "frail"]
+    assert not found.rows[0].entries["picky"].failed
+    assert found.rows[0].entries["frail"].failed
+    table.print_results(found)
+    out = capsys.readouterr().out
+    for text in ("absent: not installed", "not timed picky: no such op", "not timed frail: crashed"):
+        assert text in out
+
+
+def test_peers_are_closed_even_when_the_run_breaks(pool_case: Case) -> None:
+    peer = FakePeer(FakeClock(), 1.0)
+
+    def stop(label: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Selection([pool_case], [peer], ops=["avg_pool"], seconds=0), tick=stop, clock=peer.clock, pause=peer.clock.step)
+    assert peer.closed == 1
+
+
+def test_limit_shares(monkeypatch: pytest.MonkeyPatch, fake_run: Any, pool_case: Case, conv_case: Case) -> None:
+    class Roofs:
+        copy_rate = staticmethod(lambda footprint, threads: 2.0 * footprint * threads)
+        fma_rate = staticmethod(lambda threads, dtype: {"float32": 1000.0}[dtype] * threads)
+
+    monkeypatch.setattr(limits, "_roofs", lambda: Roofs)
+    limits._copy_rate.cache_clear()
+    limits._fma_rate.cache_clear()
+    found = fake_run([pool_case, conv_case], ops=["avg_pool", "conv"], layouts=LAYOUTS[:1], threads=1, mine=2.0)
+    conv, pool = sorted(found.rows, key=lambda row: row.op, reverse=True)
+    assert pool.limit_share == pytest.approx(0.25)
+    assert conv.limit_share == pytest.approx(conv.flop / 1000 / 2.0)
+
+
+def test_limit_is_not_measured_without_roofs(
+    monkeypatch: pytest.MonkeyPatch, fake_run: Any, pool_case: Case, capsys: Any
+) -> None:
+    monkeypatch.setattr(limits, "ROOFS", "pullback.no_such_package.roofs")
+    found = fake_run([pool_case], ops=["avg_pool"])
+    assert found.rows[0].limit_seconds is None
+    table.print_results(found)
+    assert "not measured" in capsys.readouterr().out
+
+
+def test_json_round_trip(tmp_path: Path, fake_run: Any, pool_case: Case) -> None:
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 2.0, spoil=lambda a: a * np.nan), ops=["avg_pool"])
+    path = tmp_path / "run.json"
+    results.save(found, path)
+    assert results.load(path) == found
+    document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    row = document["rows"][0]
+    assert row["ratios"] == {"fake": 2.0}
+    assert row["entries"]["fake"] | {"differs": True, "median": 2.0, "best": 2.0} == row["entries"]["fake"]
+    assert {"cpu", "cores", "date"} <= set(document["machine"])
+    assert document["settings"]["threads"] == 2
+
+
+def test_noise_is_told() -> None:
+    quiet, noisy = results.Entry([1.0, 1.1, 1.2]), results.Entry([1.0, 4.0, 5.0])
+    row = results.Row("avg_pool", "a", "channels_last", "float32", 1, 0, None, {ours.NAME: quiet, "fake": noisy})
+    assert table.note(row) == "noisy: fake"
+    assert (row.ratio("fake"), row.ratio("fake", "best")) == (pytest.approx(4.0 / 1.1), pytest.approx(1.0))
+
+
+def test_spread_of_samples() -> None:
+    assert results.Entry([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).spread == pytest.approx(3.0 / 3.5)
+    assert results.Entry([1.0, 2.0]).spread is None
+
+
+def test_plot_shows_winning_and_losing_bars(tmp_path: Path, fake_run: Any, pool_case: Case, conv_case: Case) -> None:
+    found = fake_run(
+        [pool_case, conv_case],
+        lambda clock: FakePeer(clock, 4.0, "tortoise"),
+        lambda clock: FakePeer(clock, 0.25, "hare"),
+        ops=["avg_pool", "conv"],
+    )
+    picture = tmp_path / "ratios.svg"
+    plot.draw(found, picture)
+    drawn = picture.read_text()
+    assert plot.LOSING in drawn
+    assert plot.WINNING[0] in drawn
+    saved, again = tmp_path / "run.json", tmp_path / "again.png"
+    results.save(found, saved)
+    assert main(["bench", "plot", str(saved), str(again)]) == 0
+    assert again.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_refuses_what_it_cannot_draw(tmp_path: Path, fake_run: Any, pool_case: Case, capsys: Any) -> None:
+    found = fake_run([pool_case], ops=["avg_pool"])
+    with pytest.raises(ValueError, match="nothing to plot"):
+        plot.draw(found, tmp_path / "empty.svg")
+    other = tmp_path / "other.json"
+    other.write_text("[]")
+    assert main(["bench", "plot", str(other), str(tmp_path / "x.svg")]) == 2
+    assert main(["bench", "--plot", "ratios.pdf"]) == 2
+    assert "ratios.pdf" in capsys.readouterr().err
+
+
+def test_end_to_end_on_the_reference_backend(case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "run.json"
+    narrow = ["--op", "avg_pool_grad", "--op", "conv_grad_filter", "--layout", "channels_first", "--dtype", "float64"]
+    arguments = ["bench", "--cases", str(case_file), *narrow, "--peer", "none", "--seconds", "0", "--threads", "1"]
+    assert main([*arguments, "--backend", "reference", "--json", str(saved)]) == 0
+    found = results.load(saved)
+    assert [(row.op, row.case, row.layout, row.dtype) for row in found.rows] == [
+        ("conv_grad_filter", "small-conv", "channels_first", "float64"),
+        ("avg_pool_grad", "small-pool", "channels_first", "float64"),
+    ]
+    assert all(len(row.ours.samples) >= timing.MIN_ROUNDS and not row.ours.differs for row in found.rows)
+    assert found.settings == {"threads": 1, "seconds": 0.0, "backend": "reference"}
+    out = capsys.readouterr().out
+    assert "small-conv" in out
+    assert "2 rows, 0 compared" in out
+
+
+def test_list_names_ops_cases_and_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--list"]) == 0
+    out = capsys.readouterr().out
+    for name in [*OPS, *(case.name for case in load_cases()), *(peer.name for peer in all_peers())]:
+        assert re.search(rf"^  {re.escape(name)}( |$)", out, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--op", "max_pol"], "--op 'max_pol': there are max_pool,"),
+        (["--case", "none-such"], "--case 'none-such'"),
+        (["--peer", "theano"], "--peer 'theano'"),
+        (["--op", "conv", "--case", "tiny-rgb"], "no op of conv runs on the cases tiny-rgb"),
+        (["--threads", "0"], "--threads 0"),
+        (["--seconds", "nan"], "--seconds nan"),
+        (["--backend", "abacus"], "--backend 'abacus'"),
+        (["--cases", "no-such-file.json"], "no-such-file.json"),
+    ],
+)
+def test_bad_requests(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_peer_asked_for_by_name_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PULLBACK_PEERS", str(tmp_path))
+    assert main(["bench", "--peer", "ort"]) == 2
+    assert "make peers" in capsys.readouterr().err
