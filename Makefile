@@ -55,7 +55,7 @@ $(BENCH_VENV)/ready: pyproject.toml
 	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
 	touch $@
 
-# The last build with gradient kernels; it does not run with NumPy 2.
+# The last build with gradient kernels, with the NumPy of its time.
 $(PEERS)/ort/ready:
 	$(PYTHON) -m venv $(PEERS)/ort
 	$(PEERS)/ort/bin/python -m pip install --quiet onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'

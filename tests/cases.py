@@ -17,6 +17,8 @@ import ml_dtypes
 import numpy as np
 import oracle
 
+import pullback as pb
+
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 LAYOUTS = ("channels_last", "channels_first")
 PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
@@ -166,6 +168,8 @@ def favourites() -> Iterator[Case]:
         {"stride": 2, "padding": 3, "groups": 1, "channels": 3, "filters": 16, "kernel": (7, 7), "size": (17, 13)},
         {"stride": 2, "padding": "valid", "groups": 1, "channels": 16, "filters": 1, "kernel": (2, 2), "size": (12, 18)},
         {"stride": 2, "padding": 1, "groups": 1, "channels": 16, "filters": 1, "kernel": (3, 3), "size": (13, 19)},
+        {"stride": 1, "padding": "valid", "groups": 1, "channels": 5, "filters": 3, "kernel": (7, 5), "size": (7, 5)},
+        {"stride": 2, "padding": "valid", "groups": 1, "channels": 64, "filters": 2, "kernel": (2, 2), "size": (9, 11)},
     )
     return (Case(**(plain | shape | {"layout": layout})) for shape in shapes for layout in LAYOUTS)
 
@@ -205,6 +209,10 @@ def call(op: str, case: Case, fill: Fill) -> tuple[tuple[Any, ...], dict[str, An
         indices = oracle.max_pool(x, case.kernel, **case.max_keywords, storage_order=case.storage_order)[1]
         return (dy, indices, x.shape), keywords
     keywords = case.mean_keywords if op.startswith("avg") else case.max_keywords
+    if op == "max_pool_grad_from_winners":
+        with pb.backend("reference"):
+            winners = pb.max_pool(x, case.kernel, return_winners=True, **keywords)[1]
+        return (dy, winners, x.shape, case.kernel), {name: value for name, value in keywords.items() if name != "ties"}
     pools = {"max_pool": (x,), "avg_pool": (x,), "max_pool_grad": (dy, x), "avg_pool_grad": (dy, x.shape)}
     return (*pools[op], case.kernel), keywords
 

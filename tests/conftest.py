@@ -1,14 +1,19 @@
-"""Fixtures of the core tests: one kernel by name, each backend by dispatch."""
+"""Fixtures of the core tests: one kernel by name, each backend by dispatch. Compiled kernels are kept between runs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from kernels import KernelUnderTest
 
 import pullback as pb
+
+# One folder for all workers and later runs, so that a kernel is compiled once for its source and not once a worker.
+os.environ.setdefault("PULLBACK_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
 
 # Derandomised, so that a failure is the same on every machine; no deadline, since a first call may compile.
 settings.register_profile("pullback", derandomize=True, deadline=None, max_examples=200)

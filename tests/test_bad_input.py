@@ -160,7 +160,7 @@ FORMS: tuple[Callable[[np.ndarray], Any], ...] = (
 
 
 @pytest.mark.parametrize("form", FORMS)
-@kernels_of(*OPS)
+@kernels_of(*OPS, "max_pool_grad_from_winners")
 def test_any_memory_layout_gives_the_same_answer(kernel_under_test: KernelUnderTest, form: Callable[..., Any]) -> None:
     for case in (*favourites(), *cases()[16::3]):
         args, keywords = call(kernel_under_test.op, case, integers)
@@ -277,3 +277,41 @@ def expected_shape(op: str, keywords: dict[str, Any]) -> tuple[int, ...]:
         kernel, channels = f.shape[:-2], f.shape[-1]
     outs = oracle.geometry(oracle.sizes_of(x.shape, layout), kernel, **plain).outs
     return (x.shape[0], channels, *outs) if first else (x.shape[0], *outs, channels)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"winners": np.zeros((1, 2, 2, 1), np.int64)}, TypeError, ("winners", "int64", "uint8")),
+        ({"winners": np.zeros((1, 2, 3, 1), np.uint8)}, ValueError, ("winners", "(1, 2, 3, 1)", "(1, 2, 2, 1)")),
+        ({"dy": np.ones((1, 3, 2, 1))}, ValueError, ("dy", "(1, 3, 2, 1)", "(1, 2, 2, 1)")),
+        ({"dy": np.ones((1, 2, 2, 1), np.int32)}, TypeError, ("dy", "int32")),
+        ({"window": (16, 17)}, ValueError, ("window",)),
+        ({"nan": "never"}, ValueError, ("nan", "never")),
+    ],
+)
+def test_bad_winners_are_one_clear_exception(
+    each_backend: str, change: dict[str, Any], error: type, words: tuple[str, ...]
+) -> None:
+    good = {"dy": np.ones((1, 2, 2, 1)), "winners": np.zeros((1, 2, 2, 1), np.uint8), "input_shape": (1, 4, 4, 1), "window": 2}
+    with pytest.raises(error) as caught:
+        pb.max_pool_grad_from_winners(**(good | change))
+    message = str(caught.value)
+    assert message.startswith("max_pool_grad_from_winners: ")
+    assert all(word in message for word in words), message
+
+
+def test_winners_that_are_no_taps_pass_nothing(each_backend: str) -> None:
+    for layout, channels in (("channels_last", 64), ("channels_last", 1), ("channels_first", 2)):
+        shape = (1, 5, 5, channels) if layout == "channels_last" else (1, channels, 5, 5)
+        y, winners = pb.max_pool(np.zeros(shape, np.float32), 3, stride=2, padding=1, layout=layout, return_winners=True)
+        for code in (9, 100, 255):
+            dx = pb.max_pool_grad_from_winners(
+                np.ones_like(y), np.full_like(winners, code), shape, 3, stride=2, padding=1, layout=layout
+            )
+            assert not dx.any()
+
+
+def test_both_kinds_of_winners_are_too_many(each_backend: str) -> None:
+    with pytest.raises(ValueError, match="return_indices and return_winners"):
+        pb.max_pool(X, 2, return_indices=True, return_winners=True)

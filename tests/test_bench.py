@@ -19,7 +19,8 @@ from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop, lo
 from pullback.bench.data import Data, Expected, error, make_data, tolerance
 from pullback.bench.peers import all_peers
 from pullback.bench.peers.base import PeerError, Prepared, UnsupportedError
-from pullback.cli import main
+from pullback.bench.peers.torch_peer import TorchPeer
+from pullback.cli import console, main
 from pullback.rules import Array, Layout
 
 POOL = {
@@ -146,6 +147,17 @@ def test_our_ops_pass_their_own_gate(op: str, layout: Layout, pool_case: Case, c
     assert error(got, Expected(data).of(op)) <= tolerance(case, "float32")
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_torch_passes_the_gate(op: str, layout: Layout, dtype: str, pool_case: Case, conv_case: Case) -> None:
+    case = conv_case if OPS[op][0] == "conv" else pool_case
+    data = make_data(case, dtype)
+    got = TorchPeer().prepare(Task(op, case, dtype, layout), data, 1).result()
+    assert error(got, Expected(data).of(op)) <= tolerance(case, dtype)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_gate_catches_one_wrong_cell(op: str, pool_case: Case, conv_case: Case) -> None:
     case = conv_case if OPS[op][0] == "conv" else pool_case
@@ -197,7 +209,11 @@ def test_our_own_wrong_result_is_an_error(monkeypatch: pytest.MonkeyPatch, pool_
     assert main(arguments) == 1
 
 
-def test_losing_cases_are_marked(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("rich", [True, False])
+def test_losing_cases_are_marked(
+    rich: bool, fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "HAS_RICH", rich)
     found = fake_run(
         [pool_case],
         lambda clock: FakePeer(clock, 4.0, "tortoise"),
@@ -365,6 +381,7 @@ def test_list_names_ops_cases_and_peers(capsys: pytest.CaptureFixture[str]) -> N
         (["--seconds", "nan"], "--seconds nan"),
         (["--backend", "abacus"], "--backend 'abacus'"),
         (["--cases", "no-such-file.json"], "no-such-file.json"),
+        (["--json", "no-such-folder/run.json"], "no-such-folder"),
     ],
 )
 def test_bad_requests(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,9 +126,10 @@ def test_a_dilated_window_beside_the_input_has_no_winner():
 
 
 def test_max_gradient_sums():
-    """Quirks add in float32 in the order of dY; the default adds in float64 and rounds once."""
+    """Quirks add in float32 in the order of dY; the reference backend adds in float64 and rounds once."""
     inputs = {"dY": np.array([[[1e8, 1, -1e8, 3]]], np.float32), "Indices": np.array([[[1, 1, 1, 0]]])}
-    np.testing.assert_array_equal(ort.max_pool_grad(inputs, output_shape=(1, 1, 2)), [[[3, 1]]])
+    with pullback.backend("reference"):
+        np.testing.assert_array_equal(ort.max_pool_grad(inputs, output_shape=(1, 1, 2)), [[[3, 1]]])
     with ort.quirks():
         np.testing.assert_array_equal(ort.max_pool_grad(inputs, output_shape=(1, 1, 2)), [[[3, 0]]])
 

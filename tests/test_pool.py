@@ -65,6 +65,49 @@ def test_max_pool_grad_equals_the_oracle(kernel_under_test: KernelUnderTest, fil
 
 
 @pytest.mark.parametrize("fill", [integers, with_nan])
+@kernels_of("max_pool_grad_from_winners")
+def test_max_pool_grad_from_winners_equals_the_oracle(kernel_under_test: KernelUnderTest, fill: Fill) -> None:
+    found = {}
+    for case in cases():
+        x, dy = data(case, fill)
+        args, keywords = call("max_pool_grad_from_winners", case, fill)
+        got = kernel_under_test(*args, **keywords)
+        if got is not None:
+            found[case] = difference(got, oracle.max_pool_grad(dy, x, case.kernel, **case.max_keywords), case.dtype)
+    report(found)
+
+
+@pytest.mark.parametrize("fill", [integers, with_nan])
+@kernels_of("max_pool")
+def test_winners_are_those_of_the_indices(kernel_under_test: KernelUnderTest, fill: Fill) -> None:
+    """A winner's tap and its window give the index; checked through the reference, which turns one into the other."""
+    for case in cases():
+        x, _ = data(case, fill)
+        got = kernel_under_test(x, case.kernel, return_winners=True, **case.max_keywords)
+        if got is None:
+            continue
+        with pb.backend("reference"):
+            values, winners = pb.max_pool(x, case.kernel, return_winners=True, **case.max_keywords)
+        assert got[1].dtype == winners.dtype
+        assert np.array_equal(got[1], winners), case
+        assert np.array_equal(got[0].astype(np.float64), values.astype(np.float64), equal_nan=True), case
+
+
+@pytest.mark.parametrize(
+    ("taps", "nan", "dtype"), [(255, "ignore", "uint8"), (256, "propagate", "uint8"), (256, "ignore", "uint16")]
+)
+def test_winners_take_the_narrowest_type(each_backend: str, taps: int, nan: str, dtype: str) -> None:
+    for layout in ("channels_last", "channels_first"):
+        x = np.random.default_rng(taps).permutation(2 * (taps + 40)).astype(np.float32)
+        x = x.reshape((1, -1, 2) if layout == "channels_last" else (1, 2, -1))
+        y, winners = pb.max_pool(x, taps, stride=3, nan=nan, layout=layout, return_winners=True)
+        assert winners.dtype == dtype
+        dx = pb.max_pool_grad_from_winners(np.ones_like(y), winners, x.shape, taps, stride=3, nan=nan, layout=layout)
+        assert np.array_equal(dx, pb.max_pool_grad(np.ones_like(y), x, taps, stride=3, nan=nan, layout=layout))
+        assert dx.sum() == y.size
+
+
+@pytest.mark.parametrize("fill", [integers, with_nan])
 @kernels_of("max_pool_grad_from_indices")
 def test_max_pool_grad_from_indices_equals_the_oracle(kernel_under_test: KernelUnderTest, fill: Fill) -> None:
     found = {}

@@ -85,16 +85,24 @@ def test_every_small_window(kernel_under_test: KernelUnderTest) -> None:
 @kernels_of("max_pool_grad", "max_pool_grad_from_indices")
 def test_special_gradients_stay_with_their_winner(kernel_under_test: KernelUnderTest) -> None:
     """Two rows of windows, the second all zeros with its winner in front; NaN times the zeros beside it would show."""
-    for dtype, rank in product(DTYPES, (1, 2)):
+    for dtype, rank, channels in product(DTYPES, (1, 2), (1, 64)):
         x = np.array([[3, 1, 2, 5, 4, 0, 7, 6], [0] * 8][:rank]).reshape(1, *(2, 8)[-rank:], 1).astype(dtype)
         dy = np.array([np.nan, np.inf, -np.inf, 1]).reshape(1, *(1, 4)[-rank:], 1).astype(dtype)
+        x, dy = np.repeat(x, channels, axis=-1), np.repeat(dy, channels, axis=-1)
         if kernel_under_test.op == "max_pool_grad":
             got = kernel_under_test(dy, x, 2)
         else:
-            got = kernel_under_test(dy, np.array([0, 3, 4, 6]).reshape(dy.shape), x.shape)
+            cells = np.array([0, 3, 4, 6]).reshape(*dy.shape[:-1], 1)
+            got = kernel_under_test(dy, cells * channels + np.arange(channels), x.shape)
         if got is not None:
-            np.testing.assert_array_equal(got.astype(np.float64).ravel()[:8], [np.nan, 0, 0, np.inf, -np.inf, 0, 1, 0])
-            assert (got.ravel()[8:] == 0).all()
+            expected = np.array([np.nan, 0, 0, np.inf, -np.inf, 0, 1, 0])
+            for channel in np.moveaxis(got.astype(np.float64), -1, 0):
+                np.testing.assert_array_equal(channel.ravel()[:8], expected)
+                assert (channel.ravel()[8:] == 0).all()
+    if kernel_under_test.op == "max_pool_grad":
+        whole = kernel_under_test(np.full((1, 1, 1), np.nan), np.array([3.0, 1.0]).reshape(1, 2, 1), 2)
+        if whole is not None:
+            np.testing.assert_array_equal(whole.ravel(), [np.nan, 0])
 
 
 def test_all_nan_windows(each_backend: str) -> None:

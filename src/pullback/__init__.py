@@ -1,7 +1,7 @@
 """pullback: exact gradients of convolution and pooling for NumPy arrays, under named rules.
 
 Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtypes), `problem`, `registry`,
-`reference` (the specification in NumPy), and the dialects `tfjs` and `ort`.
+`settings` (threads), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects `tfjs` and `ort`.
 """
 
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
@@ -23,6 +23,7 @@ from pullback.registry import (
     register_kernel,
     unregister_kernel,
 )
+from pullback.settings import get_num_threads, set_num_threads, threads
 
 __version__ = "0.1.0"
 
@@ -37,11 +38,14 @@ __all__ = [
     "conv_grad_filter",
     "conv_grad_input",
     "explain",
+    "get_num_threads",
     "kernel",
     "max_pool",
     "max_pool_grad",
     "max_pool_grad_from_indices",
     "max_pool_grad_from_winners",
     "register_kernel",
+    "set_num_threads",
+    "threads",
     "unregister_kernel",
 ]

@@ -34,6 +34,13 @@ class Problem:
     return_winners: bool = False
     storage_order: int = 0
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in self.__dataclass_fields__))
+
+    def __hash__(self) -> int:  # asked for at every call, and never changing
+        return self._hash
+
     def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
         if self.layout == "channels_last":
             return (self.batch, *spatial, channels)

@@ -6,14 +6,17 @@ the reference kernels stand last in every backend's list. Asking for a kernel by
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from pullback.problem import AnyProblem
@@ -24,8 +27,12 @@ Run = Callable[..., Any]
 REFERENCE = "reference"
 ENTRY_POINT_GROUP = "pullback.kernels"
 
+CPU = "cpu"
+
 # Backends shipped with the package: importing the module registers its kernels.
-BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", "cpu": "pullback.cpu"}
+BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", CPU: "pullback.cpu"}
+NEEDED_PACKAGES = {CPU: ("numba", "llvmlite")}
+BACKEND_VARIABLE = "PULLBACK_BACKEND"
 
 
 class KernelError(RuntimeError):
@@ -82,6 +89,7 @@ class Explanation:
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
 _lock = threading.RLock()
 _loaded = False
+_changes = 0  # grows with every change of the lists
 _backend: ContextVar[str | None] = ContextVar("pullback_backend", default=None)
 _kernel_name: ContextVar[str | None] = ContextVar("pullback_kernel", default=None)
 
@@ -92,6 +100,7 @@ def register_kernel(op: str, backend: str, name: str, accepts: Accepts, run: Run
     `accepts(problem)` returns None or the reason for refusing. `run(problem, *arrays)` gets validated arrays (any strides,
     possibly read-only) and returns new ones. A name already taken for this op and backend is a ValueError.
     """
+    global _changes
     kernel = Kernel(op, backend, name, accepts, run)
     _load()
     with _lock:
@@ -103,16 +112,19 @@ def register_kernel(op: str, backend: str, name: str, accepts: Accepts, run: Run
             raise ValueError(f"register_kernel: no kernel {before!r} for {op} on backend {backend!r}; there are {names}")
         kernels.insert(names.index(before) if before is not None else len(kernels), kernel)
         _kernels[op, backend] = kernels
+        _changes += 1
     return kernel
 
 
 def unregister_kernel(op: str, backend: str, name: str) -> None:
     """Take a kernel off its list; KeyError if it is not there."""
+    global _changes
     with _lock:
         kernels = _kernels.get((op, backend), [])
         for kernel in kernels:
             if kernel.name == name:
                 kernels.remove(kernel)
+                _changes += 1
                 return
     raise KeyError(f"no kernel {name!r} for {op} on backend {backend!r}")
 
@@ -124,8 +136,9 @@ def _load() -> None:
         if _loaded:
             return
         _loaded = True  # before the imports: they register kernels, and so come back here
-        for module in BUILTIN_BACKENDS.values():
-            import_module(module)
+        for name, module in BUILTIN_BACKENDS.items():
+            if why_unavailable(name) is None:
+                import_module(module)
         for point in entry_points(group=ENTRY_POINT_GROUP):
             try:
                 point.load()()
@@ -158,15 +171,43 @@ def current_backend() -> str:
     return _backend.get() or default_backend()
 
 
+@cache
+def why_unavailable(name: str) -> str | None:
+    """Why a built-in backend cannot run here, in one sentence; None if it can. Looks for its packages without importing them."""
+    missing = [package for package in NEEDED_PACKAGES.get(name, ()) if not _installed(package)]
+    if not missing:
+        return None
+    verb = "is" if len(missing) == 1 else "are"
+    return f"backend {name!r} needs {' and '.join(missing)}, which {verb} not installed"
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # a module set to None, or half imported
+        return False
+
+
 def default_backend() -> str:
-    return REFERENCE
+    """The backend named by $PULLBACK_BACKEND, else cpu where Numba is installed, else the reference."""
+    asked = os.environ.get(BACKEND_VARIABLE)
+    if asked:
+        _check_backend(BACKEND_VARIABLE, asked)
+        return asked
+    return CPU if why_unavailable(CPU) is None else REFERENCE
+
+
+def _check_backend(who: str, name: str) -> None:
+    known = backends()
+    if name not in known:
+        why = why_unavailable(name) if name in BUILTIN_BACKENDS else None
+        raise ValueError(f"{who}: unknown backend {name!r}; there are {', '.join(known)}" + (f" ({why})" if why else ""))
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
     """Run the ops inside the block on this backend."""
-    if name not in backends():
-        raise ValueError(f"backend: unknown backend {name!r}; there are {', '.join(backends())}")
+    _check_backend("backend", name)
     token = _backend.set(name)
     try:
         yield
@@ -203,11 +244,21 @@ def explain_problem(problem: AnyProblem) -> Explanation:
     return Explanation(problem, current_backend(), tuple(verdicts(problem)))
 
 
-def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
-    """Run a problem on the first kernel that accepts it."""
+def chosen_kernel(problem: AnyProblem) -> Kernel:
+    """The first kernel that accepts a problem; KernelError with all refusals if none does."""
     refusals = []
     for verdict in verdicts(problem):
         if verdict.reason is None:
-            return verdict.kernel.run(problem, *arrays)
+            return verdict.kernel
         refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
     raise KernelError(f"{problem.op}: no kernel accepts this problem ({'; '.join(refusals) or 'none is registered'})")
+
+
+def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
+    """Run a problem on the first kernel that accepts it."""
+    return chosen_kernel(problem).run(problem, *arrays)
+
+
+def selection() -> tuple[str, str | None, int]:
+    """What the choice of a kernel depends on beside the problem: backend, kernel asked for, state of the lists."""
+    return current_backend(), _kernel_name.get(), _changes

@@ -194,6 +194,29 @@ class Window:
             found.append(Phase(start, -(-(n - start) // s), taps, shifts))
         return tuple(found)
 
+    def merged(self) -> Window:
+        """The same windows over fewer axes: an axis that every window spans whole is joined to the axis before it.
+
+        Cells and taps keep their row-major numbers. A stride that no second window follows becomes 1.
+        """
+        axes = [list(axis) for axis in zip(
+            self.input_size, self.output_size, self.kernel, self.stride, self.dilation, self.pad_low, self.pad_high, strict=True
+        )]  # fmt: skip
+        for axis in axes:
+            if axis[1] == 1:
+                axis[3] = 1
+        index = len(axes) - 1
+        while index > 0:
+            n, o, k, _, d, p, _ = axes[index]
+            before = axes[index - 1]
+            spans = o == 1 and k == n and p == 0 and (d == 1 or k == 1)
+            if spans and (before[4] == 1 or before[2] == 1):
+                size, outputs, kernel, stride, _, low, high = before
+                axes[index - 1] = [size * n, outputs, kernel * n, stride * n if outputs > 1 else 1, 1, low * n, high * n]
+                del axes[index]
+            index -= 1
+        return Window(*(tuple(values) for values in zip(*axes, strict=True)))
+
     def axis_divisor(self, axis: int, rule: Divisor) -> npt.NDArray[np.int64]:
         """Cells that count towards the average of each output, along one axis.
 

@@ -37,7 +37,7 @@ def draw(results: Results, path: Path) -> None:
         _panel(axis, ", ".join(panel), [row for row in rows if (row.op, row.dtype) == panel], peers)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
-    _legend(figure, results, peers)
+    _legend(figure, results, peers, columns)
     figure.savefig(path, dpi=150)
 
 
@@ -69,15 +69,16 @@ def _panel(axis: Any, title: str, rows: list[Row], peers: list[str]) -> None:
     axis.invert_yaxis()
     axis.set_title(title, fontsize=9, loc="left")
     axis.grid(axis="x", alpha=0.25)
+    axis.set_axisbelow(True)
     for spine in ("top", "right"):
         axis.spines[spine].set_visible(False)
 
 
-def _legend(figure: Any, results: Results, peers: list[str]) -> None:
+def _legend(figure: Any, results: Results, peers: list[str], columns: int) -> None:
     patch = import_module("matplotlib.patches").Patch
     handles = [patch(color=WINNING[i % len(WINNING)], label=f"vs {p} {results.versions[p]}") for i, p in enumerate(peers)]
     handles.append(patch(facecolor=LOSING, label="peer is faster (* its result differs)"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns), fontsize=8, frameon=False)
     machine, settings = results.machine, results.settings
     figure.suptitle(
         f"Speed of pullback {results.versions['pullback']} relative to its peers (peer time / our time)\n"

@@ -18,7 +18,7 @@ SAMPLE_SECONDS = 0.002  # short ops are called several times in a row, so that a
 MAX_CALLS = 200
 PAUSE_SECONDS = 0.01  # worker threads of the one before may still be spinning on our cores
 # Ops below this get untimed calls before each sample, until one takes at most twice the best seen or the time is up: the
-# others have emptied the caches, and an OpenMP team that was put to sleep may wake with two threads on one core.
+# others have emptied the caches, and threads that were put to sleep may be slow to wake.
 REWARM_SECONDS = 0.02
 
 

@@ -6,14 +6,15 @@ import argparse
 from collections.abc import Sequence
 
 from pullback import __version__
-from pullback.cli import bench_command, check_command, info_command
+from pullback.cli import bench_command, check_command, info_command, warmup_command
 
 EXAMPLES = """examples:
   pullback check            hold the library against TF.js, ONNX Runtime and mathematics
   pullback check --json     the same, for a program to read
   pullback bench --list     what can be timed here, and against whom
   pullback bench --op avg_pool_grad --peer torch
-  pullback info             backends, kernels and versions on this machine
+  pullback warmup           compile the kernels ahead, once for a version and a machine
+  pullback info             CPU, threads, kernel cache, backends and versions on this machine
 """
 
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (check_command, bench_command, info_command):
+    for command in (check_command, bench_command, warmup_command, info_command):
         command.add(subparsers)
     options = parser.parse_args(arguments)
     status: int = options.run(options)

@@ -68,8 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         selection = select(options)
-        if options.plot is not None:
-            _check_plot(options.plot)
+        _check_files(options)
     except (ValueError, OSError) as error:
         print(f"pullback bench: {error}", file=sys.stderr)
         return 2
@@ -109,6 +108,8 @@ def select(options: argparse.Namespace) -> Selection:
         raise ValueError(f"--threads {options.threads} --seconds {options.seconds}: at least 1 thread and 0 seconds")
     if options.backend is not None and options.backend not in registry.backends():
         raise ValueError(f"--backend {options.backend!r}: there are {', '.join(registry.backends())}")
+    if "bfloat16" in (options.dtype or ()) and find_spec("ml_dtypes") is None:
+        raise ValueError("--dtype bfloat16 needs ml_dtypes: pip install 'pullback[bfloat16]'")
     cases = load_cases(options.cases)
     named = _narrow("--case", options.case, [case.name for case in cases])
     ops = _narrow("--op", options.op, list(OPS))
@@ -174,8 +175,16 @@ def _print_list(selection: Selection) -> None:
         print(f"  {peer.name:<10} {found}")
 
 
+def _check_files(options: argparse.Namespace) -> None:
+    """Refuse before hours are spent on a run whose results could not be written."""
+    for path in (options.json, options.plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"there is no folder {str(path.parent)!r} for {path.name!r}")
+    if options.plot is not None:
+        _check_plot(options.plot)
+
+
 def _check_plot(path: Path) -> None:
-    """Refuse before hours are spent on a run that cannot be drawn."""
     if path.suffix not in (".png", ".svg"):
         raise ValueError(f"a plot is a .png or .svg file, not {path.name!r}")
     if find_spec("matplotlib") is None:

@@ -10,7 +10,8 @@ from typing import Any
 from pullback.cli.console import print_table, progress
 
 VERDICTS = ("equal", "mended", "refused", "undefined", "proved", "failed")
-LEGEND = """equal      our answer is the recorded answer of the real system (pooling bit for bit, convolution within 1e-5)
+LEGEND = """equal      our answer is the recorded answer of the real system (convolution within 1e-5; pooling of TF.js bit for bit
+           on the reference backend, and on the default backend within 1e-6 of that; maxima bit for bit on both)
 mended     the real system's gradient is wrong and ours is right: ours passes the named proof, theirs fails it,
            and inside quirks() ours is theirs
 refused    the real system refuses or crashes, and so do we, with a clear exception

@@ -44,7 +44,8 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for column, name in enumerate(header):
-            table.add_column(name, justify="left" if column in (0, len(header) - 1) else "right", no_wrap=True)
+            last = column == len(header) - 1  # the only one that may wrap: it is the one with sentences in it
+            table.add_column(name, justify="left" if last or column == 0 else "right", no_wrap=not last)
         for row in rows:
             table.add_row(*row)
         console = Console()

@@ -1,40 +1,96 @@
-"""`pullback info`: versions, backends, and the kernels of each op in the order they are tried."""
+"""`pullback info`: the machine, threads, the kernel cache, versions, backends and their kernels; what is missing and why."""
 
 from __future__ import annotations
 
 import argparse
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from pullback import __version__, registry
+from pullback import __version__, registry, settings
 from pullback.ops.explain import PREPARE
 
-PACKAGES = ("numpy", "numba", "ml_dtypes", "rich")
+PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich")
+
+# The features that decide how fast the kernels are, out of the hundred that LLVM knows.
+TELLING_FEATURES = (
+    "sse4.2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "avx512fp16",
+    "neon", "fullfp16", "bf16", "sve", "sve2",
+)  # fmt: skip
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info",
-        help="backends, kernels and versions on this machine",
-        description="Prints what pullback found: versions, backends, and each op's kernels in the order they are tried.",
+        help="CPU, threads, cache, backends, kernels and versions on this machine",
+        description="Prints what pullback found: the CPU and its vector width, threads, the kernel cache, versions, backends, "
+        "and each op's kernels in the order they are tried.",
     )
     parser.set_defaults(run=run)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def run(options: argparse.Namespace) -> int:
     print(f"pullback {__version__}, Python {platform.python_version()}, {platform.machine()}")
-    print("packages   " + ", ".join(f"{package} {_version(package)}" for package in PACKAGES))
-    print(f"backends   {', '.join(registry.backends())} (default {registry.default_backend()})")
+    for title, text in lines():
+        print(f"{title:<13} {text}")
     for backend in registry.backends():
         for op in PREPARE:
             names = [f"{k.backend}/{k.name}" for k in registry.kernels_for(op, backend)]
-            print(f"  {backend:<10} {op:<28} {', '.join(names)}")
+            print(f"  {backend:<11} {op:<28} {', '.join(names)}")
     return 0
+
+
+def lines() -> list[tuple[str, str]]:
+    """What there is to say about this installation, as (title, text)."""
+    found = [("packages", ", ".join(f"{package} {_version(package) or 'not installed'}" for package in PACKAGES))]
+    why = registry.why_unavailable(registry.CPU)
+    if why is None:
+        found += _cpu_lines()
+    found += [
+        ("threads", f"{settings.get_num_threads()} (this process may use {settings.cores()} cores)"),
+        ("backends", f"{', '.join(registry.backends())} (default {registry.default_backend()})"),
+    ]
+    if why is not None:
+        found.append(("unavailable", f"{why}: ops run on the {registry.REFERENCE} backend unless told otherwise"))
+    if _version("ml_dtypes") is None:
+        found.append(("unavailable", "bfloat16 arrays need ml_dtypes, which is not installed"))
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_lines() -> list[tuple[str, str]]:
+    from pullback.cpu import compiler
+    from pullback.cpu.machine import machine
+
+    here = machine()
+    names = {name[1:] for name in here.features.split(",") if name.startswith("+")}
+    telling = [name for name in TELLING_FEATURES if name in names]
+    caches = ", ".join(f"L{level} {_size(size)}" for level, size in enumerate((here.l1_bytes, here.l2_bytes, here.l3_bytes), 1))
+    everything, current = compiler.cache_directory(), compiler.cache_folder()
+    kept = f"{_folder_size(everything)} of which {_folder_size(current)} for this version and machine"
+    return [
+        ("cpu", f"{here.cpu} ({here.triple}), {' '.join(telling) or 'no vector features known'}"),
+        ("vectors", f"{here.vector_bytes} bytes: {here.vector_bytes // 4} float32, {here.vector_bytes // 8} float64"),
+        ("caches", caches),
+        (
+            "kernel cache",
+            f"{everything}: {kept}" if compiler.is_kept() else f"{everything}: {kept}; nothing new can be kept there",
+        ),
+    ]
+
+
+def _folder_size(folder: Path) -> str:
+    files = [path for path in folder.rglob("*.o") if path.is_file()] if folder.is_dir() else []
+    return f"{len(files)} kernels in {_size(sum(path.stat().st_size for path in files))}"
+
+
+def _size(count: int) -> str:
+    scale = min((max(count, 1).bit_length() - 1) // 10, 3)
+    return f"{count / 1024**scale:.{0 if scale == 0 else 1}f} {('bytes', 'KiB', 'MiB', 'GiB')[scale]}"

@@ -11,13 +11,16 @@ from functools import partial
 from typing import Any
 
 from pullback.cpu import pool
-from pullback.problem import Problem
+from pullback.cpu.machine import machine
+from pullback.cpu.pool_common import CHANNELS, PLANES, SCATTER, WHOLE, is_whole
+from pullback.cpu.pool_gradient import prefers_gather
+from pullback.problem import AnyProblem, Problem
 from pullback.registry import register_kernel
 
 BACKEND = "cpu"
 
 
-def _columns_accepts(problem: Problem) -> str | None:
+def _not_empty(problem: AnyProblem) -> str | None:
     if 0 in problem.input_shape or 0 in problem.output_shape:
         return "there is nothing to compute in an empty array"
     return None
@@ -26,16 +29,48 @@ def _columns_accepts(problem: Problem) -> str | None:
 def _channels_accepts(problem: Problem) -> str | None:
     if problem.layout != "channels_last":
         return "its vectors run over channels, which do not lie side by side in channels_first"
-    return _columns_accepts(problem)
+    lanes = machine().vector_bytes // (8 if problem.dtype.name == "float64" else 4)
+    if problem.channels_in < lanes:
+        return f"its vectors run over channels, and {problem.channels_in} do not fill one of {lanes}"
+    return _not_empty(problem)
 
 
-_POOL: dict[str, Callable[..., Any]] = {
-    "max_pool": pool.max_pool,
-    "max_pool_grad": pool.max_pool_grad,
-    "max_pool_grad_from_winners": pool.max_pool_grad_from_winners,
-    "avg_pool": pool.avg_pool,
-    "avg_pool_grad": pool.avg_pool_grad,
-}
-for _op, _run in _POOL.items():
-    register_kernel(_op, BACKEND, "channels", _channels_accepts, partial(_run, pool.CHANNELS))
-    register_kernel(_op, BACKEND, "columns", _columns_accepts, partial(_run, pool.COLUMNS))
+def _gather_accepts(problem: Problem) -> str | None:
+    refused = _channels_accepts(problem)
+    if refused is None and not prefers_gather(problem):
+        return "adding each output to its winner costs less here than asking every window about every cell"
+    return refused
+
+
+def _whole_accepts(problem: Problem) -> str | None:
+    if not is_whole(problem):
+        return "its window is the whole image, with the cells of an image side by side"
+    return _not_empty(problem)
+
+
+def _in_order(problem: Any) -> str | None:
+    if problem.storage_order:
+        return "it reads row-major indices, not storage_order=1"
+    return _not_empty(problem)
+
+
+def _register(op: str, name: str, accepts: Callable[[Any], str | None], run: Callable[..., Any], *module: str) -> None:
+    register_kernel(op, BACKEND, name, accepts, partial(run, *module))
+
+
+_register("max_pool", "whole", _whole_accepts, pool.max_pool, WHOLE)
+_register("max_pool", "channels", _channels_accepts, pool.max_pool, CHANNELS)
+_register("max_pool", "planes", _not_empty, pool.max_pool, PLANES)
+_register("max_pool_grad", "whole", _whole_accepts, pool.max_pool_grad, WHOLE)
+_register("max_pool_grad", "channels", _channels_accepts, pool.max_pool_grad, CHANNELS)
+_register("max_pool_grad", "planes", _not_empty, pool.max_pool_grad, PLANES)
+_register("max_pool_grad_from_winners", "whole", _whole_accepts, pool.max_pool_grad_from_winners, WHOLE)
+_register("max_pool_grad_from_winners", "gather", _gather_accepts, pool.max_pool_grad_from_winners, CHANNELS)
+_register("max_pool_grad_from_winners", "scatter", _not_empty, pool.max_pool_grad_from_winners, SCATTER)
+_register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
+_register("avg_pool", "whole", _whole_accepts, pool.avg_pool, WHOLE)
+_register("avg_pool", "channels", _channels_accepts, pool.avg_pool, CHANNELS)
+_register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
+_register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
+_register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
+_register("avg_pool_grad", "planes", _not_empty, pool.avg_pool_grad, PLANES)

@@ -11,8 +11,10 @@ import inspect
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -64,66 +66,89 @@ _engines: list[Any] = []  # keeps the machine code alive
 _lock = threading.RLock()
 
 
-def _forget_lock() -> None:
-    global _lock
-    _lock = threading.RLock()  # a fork may have copied it locked
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_lock)
+    # A fork waits for a compilation under way in another thread: the child gets whole tables, and Numba's own lock free.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def cache_directory() -> Path:
     """Where object code is kept: $PULLBACK_CACHE_DIR, or the user's cache folder."""
     if asked := os.environ.get(CACHE_VARIABLE):
         return Path(asked)
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a home keeps nothing: below a file that is no folder
+        home = Path(os.devnull)
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "pullback" / "cache"
+        return Path(os.environ.get("LOCALAPPDATA") or home) / "pullback" / "cache"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "pullback"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pullback"
+        return home / "Library" / "Caches" / "pullback"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "pullback"
 
 
 @cache
 def _fingerprint() -> str:
-    """Hash of everything machine code depends on beside its variant: sources, versions, CPU."""
+    """Hash of everything machine code depends on beside its variant: the kernels' sources, this file, versions, CPU."""
     from importlib.metadata import version
 
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
+    folder = Path(__file__).parent
+    for source in [Path(__file__), *sorted((folder / "kernels").rglob("*.py"))]:
+        text = source.read_bytes()
+        digest.update(f"{source.relative_to(folder).as_posix()} {len(text)}\n".encode() + text)
     facts = {**asdict(machine()), "pullback": __version__, "numba": version("numba"), "llvmlite": version("llvmlite")}
     digest.update(json.dumps(facts, sort_keys=True).encode())
     return digest.hexdigest()[:20]
 
 
+def cache_folder() -> Path:
+    """Where the object code of these sources for this machine is kept; other versions and machines have folders of their own."""
+    return cache_directory() / _fingerprint()
+
+
+def is_kept() -> bool:
+    """Whether object code compiled now could be kept for other processes; makes the folder where it can."""
+    try:
+        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.access(cache_folder(), os.W_OK)
+    except OSError:
+        return False
+
+
 def _cache_file(variant: Variant) -> Path:
-    return cache_directory() / _fingerprint() / f"{variant}.o"
+    return cache_folder() / f"{variant}.o"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
-    """A cached (header, object code), or None where it is missing, truncated or damaged."""
+    """A cached (header, object code), or None where it is missing, truncated or damaged.
+
+    The first line is the hash of all that follows: a damaged header could name a symbol that is not there.
+    """
     try:
-        data = path.read_bytes()
-        first, object_code = data.split(b"\n", 1)
-        header = json.loads(first)
-        if header["sha256"] == hashlib.sha256(object_code).hexdigest():
-            return header, object_code
-    except (OSError, ValueError, KeyError, TypeError):
+        digest, rest = path.read_bytes().split(b"\n", 1)
+        if digest == hashlib.sha256(rest).hexdigest().encode():
+            header, object_code = rest.split(b"\n", 1)
+            return json.loads(header), object_code
+    except (OSError, ValueError):
         pass
     return None
 
 
 def _write(path: Path, header: dict[str, Any], object_code: bytes) -> None:
     """Keep object code; written aside and renamed, so that other processes see all or nothing. A read-only place keeps none."""
-    header["sha256"] = hashlib.sha256(object_code).hexdigest()
-    aside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    rest = json.dumps(header).encode() + b"\n" + object_code
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(json.dumps(header).encode() + b"\n" + object_code)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    except OSError:
+        return
+    try:
+        with open(handle, "wb") as file:
+            file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
         os.replace(aside, path)
     except OSError:
-        pass
+        with suppress(OSError):
+            os.unlink(aside)
 
 
 def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple[str, str]]]:

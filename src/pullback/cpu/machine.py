@@ -1,4 +1,4 @@
-"""What this machine is: CPU name and features, register width, cache sizes, the cores this process may use."""
+"""What this machine is: CPU name and features, register width, cache sizes. Imports llvmlite when first asked."""
 
 from __future__ import annotations
 
@@ -21,13 +21,6 @@ class Machine:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
-
-
-def cores() -> int:
-    """Cores that this process may run on (its affinity mask, where the system has one)."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 def _cache_bytes(level: int, default: int) -> int:
@@ -60,7 +53,10 @@ def machine() -> Machine:
     """This machine, read once."""
     from llvmlite import binding
 
-    features = binding.get_host_cpu_features()
+    try:
+        features = binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM cannot tell on every system
+        features = binding.FeatureMap()
     return Machine(
         triple=binding.get_default_triple(),
         cpu=binding.get_host_cpu_name(),

@@ -34,19 +34,20 @@ class Plan:
         threads.run(self.code.address, block.ctypes.data, self.pieces, self.scratch_bytes, self.parallel)
 
 
-def make_plan(code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, **arguments: Any) -> Plan:
-    """A plan from a kernel's arguments: numbers, tables (arrays, passed by address) and None for addresses given at the call."""
+def make_plan(code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any]) -> Plan:
+    """A plan from what a kernel's arguments are: numbers, tables (passed by address), None for addresses given at the call.
+
+    `given` may hold more than this kernel asks for.
+    """
     keep, values, places = [], {}, {}
     for place, (name, _) in enumerate(code.parameters):
-        value = arguments.pop(name)
+        value = given[name]
         if isinstance(value, np.ndarray):
-            table = np.ascontiguousarray(value)
-            keep.append(table)
-            value = table.ctypes.data
+            value = np.ascontiguousarray(value)
+            keep.append(value)
+            value = value.ctypes.data
         if value is None:
             places[name] = place
             value = 0
         values[name] = value
-    if arguments:
-        raise TypeError(f"unknown kernel arguments {sorted(arguments)}")
     return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, tuple(keep))

@@ -65,6 +65,16 @@ def rows(window: Window, forward: bool) -> Lists:
     return _lists(sources, taps, exist)
 
 
+def dense(window: Window) -> tuple[Ints, Ints]:
+    """The source row (outputs, taps) and column of every tap of every window, -1 where it lies outside the input."""
+    found = []
+    for lists, taps in ((rows(window, True), math.prod(window.kernel[:-1])), (columns(window, True), window.kernel[-1])):
+        cells = np.full((lists.targets, taps), -1, np.int64)
+        cells[np.repeat(np.arange(lists.targets), np.diff(lists.ptr)), lists.tap] = lists.source
+        found.append(cells)
+    return found[0], found[1]
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Target rows cut into blocks, with the source rows each needs: entry e of a block's rows reads its slot[e]-th."""
@@ -114,51 +124,66 @@ def row_count(sizes: tuple[int, ...]) -> int:
     return math.prod(sizes[:-1])
 
 
+def in_three(window: Window) -> Window:
+    """The same window with axes of size 1 in front, so that it has a depth, a row and a column axis."""
+    more = 3 - window.rank
+    ones, zeros = (1,) * more, (0,) * more
+    return Window(
+        ones + window.input_size, ones + window.output_size, ones + window.kernel, ones + window.stride, ones + window.dilation,
+        zeros + window.pad_low, zeros + window.pad_high,
+    )  # fmt: skip
+
+
+def depth_lists(window: Window, forward: bool) -> dict[str, Ints]:
+    """The lists of the depth axis of a three-axis window."""
+    lists = _lists(*_axis(window, 0, forward))
+    return {"d_ptr": lists.ptr, "d_src": lists.source, "d_tap": lists.tap}
+
+
 @dataclass(frozen=True)
 class TapPlaces:
-    """Where the taps of the last axis read an unpacked row (see pool_columns): plane, then place, in cells."""
+    """Where the taps of an axis read an axis unpacked by stride: tap t of output y at place y + shift[t] of plane[t]."""
 
-    low: int
-    places: int
-    at: Ints
+    plane: Ints
+    shift: Ints
+
+    @property
+    def low(self) -> int:
+        return int(self.shift.min())
+
+    def places(self, outputs: int) -> int:
+        """Places per plane that `outputs` neighbouring outputs need."""
+        return outputs + int(self.shift.max()) - self.low
 
 
-def forward_places(window: Window) -> TapPlaces:
-    """Every output y reads tap t at place y + shift of the plane of its stride residue."""
-    axis = window.rank - 1
+def tap_places(window: Window, axis: int) -> TapPlaces:
     first = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis] - window.pad_low[axis]
     shift, plane = np.divmod(first, window.stride[axis])
-    low = int(shift.min())
-    places = window.output_size[axis] + int(shift.max()) - low
-    return TapPlaces(low, places, plane * places + shift - low)
+    return TapPlaces(plane, shift)
 
 
 @dataclass(frozen=True)
 class PhasePlaces:
-    """Where each stride phase of a gradient row reads an unpacked row of dy: entries ptr[r] .. ptr[r+1] of phase r."""
+    """Where each stride phase of a gradient reads an unpacked axis of dy: entries ptr[r] .. ptr[r+1] of phase r."""
 
     low: int
-    places: int
-    widest: int
+    high: int
     ptr: Ints
     at: Ints
-    tap: Ints
+
+    def places(self, cells: int) -> int:
+        """Places that `cells` neighbouring cells of every phase need."""
+        return cells + self.high - self.low
 
 
-def gradient_places(window: Window) -> PhasePlaces:
-    """Cell j of phase r is read by output j + shift; places outside dy's row hold zeros."""
-    axis = window.rank - 1
+def phase_places(window: Window, axis: int) -> PhasePlaces:
+    """Cell j of phase r is read by output j + shift, that is place j + shift - low; outputs ascending, as the reference adds."""
     phases = window.phases(axis)
-    low = min([0, *(shift for phase in phases for shift in phase.shifts)])
-    high = max([window.output_size[axis], *(phase.count + shift for phase in phases for shift in phase.shifts)])
-    counts, at, tap = [0], [], []
+    shifts = [shift for phase in phases for shift in phase.shifts]
+    low, high = min([0, *shifts]), max([0, *shifts])
+    counts, at = [0], []
     for phase in phases:
-        # Taps descending are outputs ascending, the order in which the reference adds.
-        for t, shift in sorted(zip(phase.taps, phase.shifts, strict=True), reverse=True):
-            at.append(shift - low)
-            tap.append(t)
+        at += [shift - low for shift in sorted(phase.shifts)]
         counts.append(len(at))
-    counts += [len(at)] * (window.stride[axis] - len(phases))  # a stride beyond the row has phases without cells
-    widest = max([0, *(phase.count for phase in phases)])
-    as_ints = [np.array(values, np.int64) for values in (counts, at, tap)]
-    return PhasePlaces(low, high - low, widest, *as_ints)
+    counts += [len(at)] * (window.stride[axis] - len(phases))  # a stride beyond the axis has phases without cells
+    return PhasePlaces(low, high, np.array(counts, np.int64), np.array(at, np.int64))

@@ -22,8 +22,8 @@ from pullback.ops.arguments import (
     spatial_rank,
     split_shape,
 )
+from pullback.ops.call import run_op
 from pullback.problem import Problem
-from pullback.registry import dispatch
 from pullback.rules import Array
 from pullback.window import Padding
 
@@ -113,7 +113,7 @@ def conv(
     channels_last: x is (N, *size, C), the filter (*k, C/groups, M), the result (N, *out, M).
     channels_first: x is (N, C, *size), the filter (M, C/groups, *k), the result (N, M, *out).
     """
-    return _run(
+    return run_op(
         prepare_conv, x, filter,
         stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout, rounding=rounding,
     )  # fmt: skip
@@ -132,7 +132,7 @@ def conv_grad_input(
     rounding: str = "floor",
 ) -> Array:
     """Gradient of `conv` with respect to x, from the gradient dy of its result; the keywords are those of `conv`."""
-    return _run(
+    return run_op(
         prepare_conv_grad_input, dy, filter, input_shape,
         stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout, rounding=rounding,
     )  # fmt: skip
@@ -151,12 +151,7 @@ def conv_grad_filter(
     rounding: str = "floor",
 ) -> Array:
     """Gradient of `conv` with respect to its filter, from the gradient dy of its result; the keywords are those of `conv`."""
-    return _run(
+    return run_op(
         prepare_conv_grad_filter, dy, x, filter_shape,
         stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout, rounding=rounding,
     )  # fmt: skip
-
-
-def _run(prepare: Any, *args: Any, **keywords: Any) -> Array:
-    result: Array = dispatch(*prepare(*args, **keywords))
-    return result

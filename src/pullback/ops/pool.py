@@ -6,7 +6,6 @@ mean: y[n, i, c] = sum of window i / divisor(i);  dx = dy / divisor spread over 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -27,7 +26,8 @@ from pullback.ops.arguments import (
     spatial_rank,
     split_shape,
 )
-from pullback.ops.conv import PerAxis, _run
+from pullback.ops.call import run_op
+from pullback.ops.conv import PerAxis
 from pullback.problem import IndexProblem, Problem
 from pullback.rules import PUBLIC_NAN_RULES, TIES, Array, WinnerRule
 from pullback.window import Padding
@@ -147,13 +147,6 @@ def prepare_max_pool_grad_from_indices(
     d_outer, x_outer = split_shape(kind, d.shape), split_shape(kind, shape)
     if d_outer[::2] != x_outer[::2]:
         raise ValueError(f"{op}: dy {d.shape} and input_shape {shape} differ in batch or channels")
-    size = math.prod(shape)
-    if i.size and not -1 <= (low := int(i.min())) <= (high := int(i.max())) < size:
-        wrong = low if low < -1 else high
-        raise ValueError(
-            f"{op}: index {wrong} is out of range for input_shape {shape}: indices run from 0 to {size - 1}, and -1 stands "
-            "for a window without a winner"
-        )
     return IndexProblem(op, d.dtype, kind, shape, d.shape, storage_order), d, i
 
 
@@ -203,7 +196,7 @@ def max_pool(
     With `return_winners` the pair (values, winners): the number of each window's winning tap in one byte (two or four where the
     window has more than 255 taps), an eighth of the indices, for `max_pool_grad_from_winners`.
     """
-    result = _run(
+    result = run_op(
         prepare_max_pool, x, window, stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding,
         ties=ties, nan=nan, return_indices=return_indices, return_winners=return_winners, storage_order=storage_order,
     )  # fmt: skip
@@ -224,7 +217,7 @@ def max_pool_grad(
     nan: str = "propagate",
 ) -> Array:
     """Gradient of `max_pool`, finding the winners in x again: each dy goes to its window's winner."""
-    return _run(
+    return run_op(
         prepare_max_pool_grad, dy, x, window,
         stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding, ties=ties, nan=nan,
     )  # fmt: skip
@@ -244,7 +237,7 @@ def max_pool_grad_from_winners(
     nan: str = "propagate",
 ) -> Array:
     """Gradient of `max_pool` from the winners it returned with return_winners=True; the other keywords as given there."""
-    return _run(
+    return run_op(
         prepare_max_pool_grad_from_winners, dy, winners, input_shape, window,
         stride=stride, padding=padding, dilation=dilation, layout=layout, rounding=rounding, nan=nan,
     )  # fmt: skip
@@ -259,7 +252,7 @@ def max_pool_grad_from_indices(
     storage_order: int = 0,
 ) -> Array:
     """Gradient of `max_pool` from the indices it returned; -1 passes nothing, any other index out of range is refused."""
-    return _run(prepare_max_pool_grad_from_indices, dy, indices, input_shape, layout=layout, storage_order=storage_order)
+    return run_op(prepare_max_pool_grad_from_indices, dy, indices, input_shape, layout=layout, storage_order=storage_order)
 
 
 def avg_pool(
@@ -277,7 +270,7 @@ def avg_pool(
 
     A window wholly in the padding gives 0. Cells past the padding, under rounding="ceil", never count.
     """
-    return _run(
+    return run_op(
         prepare_avg_pool, x, window, stride=stride, padding=padding, dilation=dilation, layout=layout,
         rounding=rounding, count_include_pad=count_include_pad,
     )  # fmt: skip
@@ -296,7 +289,7 @@ def avg_pool_grad(
     count_include_pad: bool = False,
 ) -> Array:
     """Gradient of `avg_pool`: each dy divided as the forward divided, spread over its window."""
-    return _run(
+    return run_op(
         prepare_avg_pool_grad, dy, input_shape, window, stride=stride, padding=padding, dilation=dilation, layout=layout,
         rounding=rounding, count_include_pad=count_include_pad,
     )  # fmt: skip

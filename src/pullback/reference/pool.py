@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,18 @@ def row_major_indices(problem: IndexProblem, indices: npt.NDArray[np.int64]) -> 
     return np.where(indices < 0, -1, (outer * total + flat) * inner + channel)
 
 
+def check_indices(problem: IndexProblem, indices: npt.NDArray[np.int64]) -> None:
+    """ValueError for an index that is neither in the input nor -1, which stands for a window without a winner."""
+    size = math.prod(problem.input_shape)
+    if indices.size and not -1 <= (low := int(indices.min())) <= (high := int(indices.max())) < size:
+        raise ValueError(
+            f"{problem.op}: index {low if low < -1 else high} in indices is out of range for input_shape {problem.input_shape}: "
+            f"indices run from 0 to {size - 1}, and -1 stands for a window without a winner"
+        )
+
+
 def max_pool_grad_from_indices(problem: IndexProblem, dy: Array, indices: npt.NDArray[np.int64]) -> Array:
+    check_indices(problem, indices)
     if problem.storage_order:
         indices = row_major_indices(problem, indices)
     flat = indices.reshape(-1)

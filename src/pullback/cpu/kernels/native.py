@@ -6,6 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import alloca_once
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.vectors import I8, I32, I64, _declare, _pointer, inline
@@ -65,6 +66,19 @@ def fence(context: Any) -> Any:
     return types.void(), emit
 
 
+@intrinsic
+def within(context: Any, offset: Any, size: Any) -> Any:
+    """Whether 0 <= offset < size, in one comparison; the compiler is told to expect it."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bit = ir.IntType(1)
+        inside = builder.icmp_unsigned("<", *args)
+        expect = _declare(builder, "llvm.expect.i1", bit, [bit, bit])
+        return builder.call(expect, [inside, ir.Constant(bit, 1)])
+
+    return types.boolean(types.int64, types.int64), emit
+
+
 @inline
 def stream_bytes(target: int, source: int, count: int) -> None:
     """Copy a buffer past the cache: whole lines streamed, the ragged ends stored as usual."""
@@ -117,7 +131,7 @@ def call_piece(context: Any, function: Any, arguments: Any, piece: Any, scratch:
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         slot = I8.as_pointer()
         kind = ir.FunctionType(I32, [slot, slot, I64, I64, I64])
-        unused = builder.alloca(I64, 8)
+        unused = alloca_once(builder, I64, 8)  # once a function: in a loop every piece would take its share of the stack
         target = _pointer(builder, args[0], kind)
         pointer = builder.bitcast(unused, slot)
         builder.call(target, [pointer, pointer, *args[1:]])

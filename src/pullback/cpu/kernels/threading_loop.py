@@ -8,40 +8,53 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
 from pullback.cpu.kernels.native import atomic_add, atomic_load, call_piece, fence, spin_pause
-from pullback.cpu.kernels.vectors import get_int, put_int
+from pullback.cpu.kernels.vectors import get_int, inline, put_int
 
 GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE = range(0, 72, 8)
 
 
-def build(lanes: Any) -> dict[str, Any]:
-    def claim(job, seat):
-        """Run pieces until none is left."""
-        function, arguments, pieces = get_int(job + FUNCTION), get_int(job + ARGUMENTS), get_int(job + PIECES)
-        memory = get_int(job + SCRATCH) + seat * get_int(job + SCRATCH_STRIDE)
+@intrinsic
+def call_system(context: Any, address: Any) -> Any:
+    """Call a C function without arguments by its address."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64), emit
+
+
+@inline
+def claim(job, seat):
+    """Run pieces until none is left."""
+    function, arguments, pieces = get_int(job + FUNCTION), get_int(job + ARGUMENTS), get_int(job + PIECES)
+    memory = get_int(job + SCRATCH) + seat * get_int(job + SCRATCH_STRIDE)
+    piece = atomic_add(job + TICKET, 1)
+    while piece < pieces:
+        call_piece(function, arguments, piece, memory)
         piece = atomic_add(job + TICKET, 1)
-        while piece < pieces:
-            call_piece(function, arguments, piece, memory)
-            piece = atomic_add(job + TICKET, 1)
-        fence()
+    fence()
 
-    from pullback.cpu.kernels.vectors import inline
 
-    claim = inline(claim)
-
-    def lead(piece, scratch, job, spins, result):
-        """The caller's part: open the job, work, close it, wait for the workers; result 1 once nobody works on it."""
-        if piece == 0:
-            atomic_add(job + GENERATION, 1)
-            claim(job, 0)
-            atomic_add(job + GENERATION, 1)
-        done = 0
-        for _ in range(spins):
-            if atomic_load(job + ACTIVE) == 0:
-                done = 1
-                break
-            spin_pause()
-        put_int(result, done)
+def build(lanes: Any) -> dict[str, Any]:
+    def lead(piece, scratch, job, spins, let_others_run):
+        """The caller's part: open the job, work, close it, and return when no worker is in it."""
+        atomic_add(job + GENERATION, 1)
+        claim(job, 0)
+        atomic_add(job + GENERATION, 1)
+        waited = 0
+        while atomic_load(job + ACTIVE) != 0:
+            if waited < spins:
+                waited += 1
+                spin_pause()
+            else:
+                call_system(let_others_run)
 
     def follow(piece, scratch, job, spins, result, seen):
         """A worker's part: wait for an open job newer than `seen`, help with it; the generation seen last in result.

@@ -18,10 +18,34 @@ from numba.extending import intrinsic, lower_builtin
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-LLVM_TYPES = {"bool": I1, "uint8": I8, "uint16": I16, "uint32": I32, "int64": I64, "float32": F32, "float64": F64}
+LLVM_TYPES = {
+    "bool": I1,
+    "uint8": I8,
+    "uint16": I16,
+    "uint32": I32,
+    "uint64": I64,
+    "int64": I64,
+    "float32": F32,
+    "float64": F64,
+}
 
 # Helpers of kernels are inlined and never raise, so a kernel is one flat function without Python in it.
 inline = njit(forceinline=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+# Functions too large to be inlined: loops around them would carry all their addresses along.
+outline = njit(forceinline=False, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@intrinsic
+def stay_outline(context: Any) -> Any:
+    """First statement of an outlined function: tells LLVM not to inline it."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return ctx.get_dummy_value()
+
+    return types.void(), emit
 
 
 class Vector(types.Type):
@@ -207,15 +231,26 @@ class Lanes:
     """The vector operations for one element type: computed as float32 or float64, stored as the element type."""
 
     def __init__(self, dtype: str, vector_bytes: int, winner: str = "uint8") -> None:
-        self.dtype = dtype
+        self.dtype, self.vector_bytes, self.winner = dtype, vector_bytes, winner
         self.compute = "float64" if dtype == "float64" else "float32"
         self.count = vector_bytes // (8 if self.compute == "float64" else 4)
         self.size = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}[dtype]
         self.compute_size = 8 if self.compute == "float64" else 4
         self.winner_size = {"uint8": 1, "uint16": 2, "uint32": 4}[winner]
         self.vector = Vector(self.compute, self.count)
-        self.winners = Vector(winner, self.count)
+        # In registers tap numbers are as wide as the elements they go with, so that masks serve both.
+        self.winners = Vector("uint64" if self.compute == "float64" else "uint32", self.count)
         self._make_memory()
+
+    def times(self, registers: int) -> Lanes:
+        """The same operations on several registers at once; LLVM splits them."""
+        group = Lanes(self.dtype, registers * self.vector_bytes, self.winner)
+        group._make_shuffles(self, registers)
+        return group
+
+    def narrow(self, count: int) -> Lanes:
+        """The same operations on a register of `count` lanes."""
+        return Lanes(self.dtype, count * self.compute_size, self.winner)
 
     def _storage(self) -> Any:
         return {"float64": F64, "float32": F32, "float16": F16, "bfloat16": I16}[self.dtype]
@@ -251,9 +286,17 @@ class Lanes:
         self.load_wide, self.load_wide_some, self.store_wide, self.store_wide_some = vector_memory(
             compute, vector, _same, _same
         )
-        winner_storage = LLVM_TYPES[winners.element]
+        winner_storage, wide_winner = LLVM_TYPES[self.winner], LLVM_TYPES[winners.element]
+        packed_winners = ir.VectorType(winner_storage, count)
+
+        def widen_winners(builder: Any, raw: Any) -> Any:
+            return raw if winner_storage == wide_winner else builder.zext(raw, winners.llvm)
+
+        def narrow_winners(builder: Any, value: Any) -> Any:
+            return value if winner_storage == wide_winner else builder.trunc(value, packed_winners)
+
         self.load_winners, self.load_winners_some, self.store_winners, self.store_winners_some = vector_memory(
-            winner_storage, winners, _same, _same
+            winner_storage, winners, widen_winners, narrow_winners
         )
         self.get, self.put = _memory_scalar(
             self._storage(), scalar, lambda b, raw: self._widen(b, raw, None), lambda b, v: self._narrow(b, v, None)
@@ -277,50 +320,82 @@ class Lanes:
             """A tap number in every lane."""
 
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                return _splat(builder, builder.trunc(args[0], winner_storage), count)
+                number = args[0] if wide_winner == I64 else builder.trunc(args[0], wide_winner)
+                return _splat(builder, number, count)
 
             return winners(types.int64), emit
 
-        @intrinsic
-        def weave_low(context: Any, a: Any, b: Any) -> Any:
-            """a0 b0 a1 b1 ... of the lower halves."""
-
-            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                order = [i // 2 + (i % 2) * count for i in range(count)]
-                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), order))
-
-            return vector(vector, vector), emit
+        # Winner numbers in scratch, as wide as in registers.
+        _, _, self.store_wide_winners, _ = vector_memory(wide_winner, winners, _same, _same)
+        self.get_wide_winner, _ = _memory_scalar(
+            wide_winner, types.int64, (lambda b, raw: raw) if wide_winner == I64 else (lambda b, raw: b.zext(raw, I64)), _same
+        )
 
         @intrinsic
-        def weave_high(context: Any, a: Any, b: Any) -> Any:
-            """a0 b0 a1 b1 ... of the upper halves."""
+        def add_lanes(context: Any, value: Any) -> Any:
+            """The sum of all lanes, by halves."""
 
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                order = [count // 2 + i // 2 + (i % 2) * count for i in range(count)]
-                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), order))
+                total, width = args[0], count
+                while width > 1:
+                    width //= 2
+                    order = _constant(ir.VectorType(I32, count), [(i + width) % count for i in range(count)])
+                    total = builder.fadd(total, builder.shuffle_vector(total, ir.Constant(total.type, ir.Undefined), order))
+                return builder.extract_element(total, ir.Constant(I32, 0))
 
-            return vector(vector, vector), emit
+            return scalar(vector), emit
+
+        self.add_lanes = add_lanes
 
         @intrinsic
-        def pick_even(context: Any, a: Any, b: Any) -> Any:
-            """Lanes 0, 2, 4, ... of a followed by those of b."""
+        def first_lanes(context: Any, n: Any) -> Any:
+            """Mask of the first n lanes."""
 
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), range(0, 2 * count, 2)))
+                return _some_lanes(builder, args[0], count)
 
-            return vector(vector, vector), emit
+            return Vector("bool", count)(types.int64), emit
+
+        self.splat, self.splat_winner, self.first_lanes = splat, splat_winner, first_lanes
+
+    def _make_shuffles(self, one: Lanes, registers: int) -> None:
+        """take_every: every registers-th lane of a group; weave: consecutive planes in memory, a lane of each in turn."""
+        total, part, pointee = self.count, one.count, one.vector.llvm
+        group_type, one_type = self.vector, one.vector
 
         @intrinsic
-        def pick_odd(context: Any, a: Any, b: Any) -> Any:
-            """Lanes 1, 3, 5, ... of a followed by those of b."""
-
+        def take_every(context: Any, group: Any) -> Any:
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                return builder.shuffle_vector(*args, _constant(ir.VectorType(I32, count), range(1, 2 * count, 2)))
+                order = _constant(ir.VectorType(I32, part), range(0, total, registers))
+                return builder.shuffle_vector(args[0], ir.Constant(args[0].type, ir.Undefined), order)
 
-            return vector(vector, vector), emit
+            return one_type(group_type), emit
 
-        self.splat, self.splat_winner = splat, splat_winner
-        self.weave_low, self.weave_high, self.pick_even, self.pick_odd = weave_low, weave_high, pick_even, pick_odd
+        @intrinsic
+        def weave(context: Any, address: Any, distance: Any) -> Any:
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                joined, place = None, args[0]
+                for plane in range(registers):
+                    value = builder.load(_pointer(builder, place, pointee), align=one.compute_size)
+                    joined = value if joined is None else _concatenate(builder, joined, value)
+                    if plane + 1 < registers:
+                        place = builder.add(place, args[1])
+                order = [(i % registers) * part + i // registers for i in range(total)]
+                undefined = ir.Constant(joined.type, ir.Undefined)
+                return builder.shuffle_vector(joined, undefined, _constant(ir.VectorType(I32, total), order))
+
+            return group_type(types.int64, types.int64), emit
+
+        self.take_every, self.weave = take_every, weave
+
+
+def _concatenate(builder: Any, a: Any, b: Any) -> Any:
+    """One vector of the lanes of a, then those of b (which has no more lanes than a)."""
+    total = a.type.count + b.type.count
+    if a.type.count != b.type.count:
+        order = [min(i, b.type.count - 1) for i in range(a.type.count)]
+        b = builder.shuffle_vector(b, ir.Constant(b.type, ir.Undefined), _constant(ir.VectorType(I32, a.type.count), order))
+    return builder.shuffle_vector(a, b, _constant(ir.VectorType(I32, total), range(total)))
 
 
 def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tuple[Any, Any, Any, Any]:

@@ -1,0 +1,389 @@
+"""Pooling with vectors along whole planes: for channels_first arrays and for few channels.
+
+The source rows of a block are unpacked into scratch (rows.py), split by the strides of both plane axes and padded, so that each
+tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no tap ever
+leaves it. Places past the end of a row hold rubbish that is not copied out. The depth axis of 3-D problems goes through lists
+(`d_ptr`, `d_src`): the planes each target plane reads. Offsets named *_at count elements, *_bytes and *_start bytes.
+
+Windows for which the padding could be mistaken for a cell (all -inf, or NaN under the "leading" rule) are done again, cell by
+cell, from the lists of pool_channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.native import fence, stream_bytes
+from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
+from pullback.cpu.kernels.pool_scatter import make_scatter
+from pullback.cpu.kernels.rows import make_rows
+from pullback.cpu.kernels.vectors import (
+    any_lane,
+    choose,
+    equal,
+    get_int,
+    greater,
+    inline,
+    invert,
+    outline,
+    put_int,
+    stay_outline,
+)
+
+
+def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
+    """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
+    V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
+    NONE = 256**WINNER - 1
+    get, put, get_wide, get_winner, put_winner = lanes.get, lanes.put, lanes.get_wide, lanes.get_winner, lanes.put_winner
+    load_wide, store, store_some, store_wide = lanes.load_wide, lanes.store, lanes.store_some, lanes.store_wide
+    splat, first_lanes = lanes.splat, lanes.first_lanes
+    first_wins, leading = ties == "first", nan == "leading"
+    quad = lanes.times(4)
+    Q = quad.count
+    fill, unpack, pack = make_rows(lanes)
+
+    @inline
+    def unpack_plane(
+        plane, area, in_rows, width, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row0, neutral
+    ):  # fmt: skip
+        """The rows that output rows from row0 on read, split by both strides: planes of places_h rows of places_w cells.
+
+        Planes are `distance` bytes apart, which leaves room for what a row writes past its end.
+        """
+        pitch = places_w * channels * WIDE
+        for q in range(places_h):
+            for r in range(stride_h):  # in the order of memory, which is read ahead
+                row = (row0 + low_h + q) * stride_h + r
+                target = area + r * stride_w * distance + q * pitch
+                if 0 <= row < in_rows:
+                    source = plane + row * width * channels * SIZE
+                    unpack(source, target, width, channels, stride_w, low_w, places_w, distance, neutral)
+                else:
+                    for w in range(stride_w):
+                        fill(target + w * distance, places_w * channels, neutral)
+
+    @inline
+    def one_window(x, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above):
+        """Value and winner of one window, cell by cell: the rule itself."""
+        best, winner, has = get(x), NONE, False
+        for e in range(e0, e1):
+            for k in range(k0, k1):
+                cell = get(x + (get_int(row_src + 8 * e) + get_int(col_src + 8 * k)) * SIZE)
+                better = cell > best if first_wins else cell >= best
+                if not has:
+                    wins = True
+                elif nan == "propagate":
+                    wins = best == best and (better or cell != cell)
+                elif nan == "ignore":
+                    wins = cell == cell and (better or best != best)
+                else:
+                    wins = better
+                if wins:
+                    best, winner, has = cell, get_int(row_tap + 8 * e) + get_int(col_tap + 8 * k), True
+        if has and losers and ((floor and not best > above) or (not floor and best != best)):
+            winner, has = NONE, False
+        return best, winner, has
+
+    @outline
+    def look_again(x, y, winners, length, channels, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above):
+        """One output row by the rule itself; y or winners may be 0 for not wanted."""
+        stay_outline()
+        for i in range(length):
+            col, c = i // channels, i % channels
+            k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
+            value, tap, has = one_window(x + c * SIZE, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above)
+            if y:
+                if has:
+                    put(y + i * SIZE, value)
+                else:
+                    put(y + i * SIZE, empty)
+            if winners:
+                put_winner(winners + i * WINNER, tap)
+
+    takes = make_takes(quad, ties, "ignore" if nan == "leading" else nan)
+    splat_q, splat_code, load_q, store_q = quad.splat, quad.splat_winner, quad.load_wide, quad.store_wide
+    store_codes = quad.store_winners
+
+    @inline
+    def best_places(areas, sums, codes, count, area_bytes, planes, d0, d_tap, taps, tap_at):
+        """Value and winner at `count` places; whether a NaN was seen (asked only under "leading")."""
+        odd = invert(equal(splat_q(0.0), splat_q(0.0)))
+        for j in range(0, count, Q):
+            best, winner = splat_q(MINUS_INFINITY), splat_code(NONE)
+            for e in range(planes):
+                area, base = areas + e * area_bytes + j * WIDE, get_int(d_tap + 8 * (d0 + e)) * taps
+                for t in range(taps):
+                    cell = load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
+                    wins = takes(cell, best)
+                    best = choose(wins, cell, best)
+                    winner = choose(wins, splat_code(base + t), winner)
+                    if leading:
+                        odd = odd | invert(equal(cell, cell))
+            store_q(sums + j * WIDE, best, Q)
+            store_codes(codes + j * WINNER, winner, Q)
+        return any_lane(odd)
+
+    load_codes, store_codes_some = lanes.load_winners, lanes.store_winners_some
+
+    @inline
+    def settle_row(sums, codes, y, winners, length, above):
+        """Copy one row of results out; whether a window of it may have no winner and must be looked at again."""
+        again = invert(equal(splat(0.0), splat(0.0)))
+        for j in range(0, length, V):
+            n = min(V, length - j)
+            best = load_wide(sums + j * WIDE, V)
+            if y:
+                store_some(y + j * SIZE, best, n)
+            if winners:
+                store_codes_some(winners + j * WINNER, load_codes(codes + j * WINNER, V), n)
+            doubtful = invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
+            again = again | (doubtful & first_lanes(n))
+        return any_lane(again)
+
+    @outline
+    def index_row(indices, winners, length, channels, base, col_base, tap_base):
+        """Winners of one row as flat indices into the input, -1 for none."""
+        stay_outline()
+        for i in range(length):
+            tap = get_winner(winners + i * WINNER)
+            first = base + get_int(col_base + 8 * (i // channels)) + i % channels
+            put_int(indices + 8 * i, -1 if tap == NONE else first + get_int(tap_base + 8 * tap))
+
+    def max_forward(
+        piece, scratch, x, y, winners, indices, group, units, blocks, out_depth, out_rows, cols, channels,
+        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, block_rows, area_bytes,
+        sum_start, code_start, taps, tap_at, d_ptr, d_src, d_tap, own_start,
+        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, index_image, row_base, col_base, tap_base,
+        empty: float, above: float,
+    ):  # fmt: skip
+        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        sums, codes = scratch + sum_start, scratch + code_start
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            per_depth = blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, out_rows)
+            volume = x + image * in_depth * in_rows * in_row * SIZE
+            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            for e in range(d0, d1):
+                unpack_plane(
+                    volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY,
+                )  # fmt: skip
+            count = (last - first - 1) * pitch + length
+            odd = best_places(scratch, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, taps, tap_at)
+            for i in range(last - first):
+                r = depth * out_rows + first + i
+                at = (image * out_depth * out_rows + r) * length
+                own = winners + at * WINNER if winners else (scratch + own_start if indices else 0)
+                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, y + at * SIZE, own, length, above)
+                if again or odd:
+                    look_again(
+                        volume, y + at * SIZE, own, length, channels, get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8),
+                        row_src, row_tap, col_ptr, col_src, col_tap, empty, above,
+                    )  # fmt: skip
+                if indices:
+                    base = image * index_image + get_int(row_base + 8 * r)
+                    index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
+
+    scatter_rows, finish = make_scatter(lanes)
+
+    def max_grad_from_x(
+        piece, scratch, dy, x, dx, group, units, blocks, out_depth, out_rows, cols, channels,
+        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, area_bytes,
+        area_start, sum_start, code_start, tap_count, places_at, d_ptr, d_src, d_tap, own_start, most_rows,
+        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, empty: float, above: float,
+        block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
+        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
+    ):  # fmt: skip
+        """The winners of the output rows that a block of input rows needs are found again, then scattered.
+
+        Needed rows of one depth follow each other; at most most_rows of them are found at a time.
+        """
+        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        areas, sums, codes, own = scratch + area_start, scratch + sum_start, scratch + code_start, scratch + own_start
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
+            volume = x + image * in_depth * in_rows * in_row * SIZE
+            target = dx + (image * in_depth * in_rows + first) * in_row * SIZE
+            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
+            i, stop = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+            while i < stop:
+                r = get_int(need_row + 8 * i)
+                depth, row = r // out_rows, r % out_rows
+                run = 1
+                while (
+                    run < most_rows and i + run < stop and get_int(need_row + 8 * (i + run)) == r + run and row + run < out_rows
+                ):
+                    run += 1
+                d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+                for e in range(d0, d1):
+                    unpack_plane(
+                        volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, areas + (e - d0) * area_bytes, in_rows,
+                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY,
+                    )  # fmt: skip
+                count = (run - 1) * pitch + length
+                odd = best_places(areas, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, tap_count, places_at)
+                for k in range(run):
+                    again = settle_row(sums + k * pitch * WIDE, codes + k * pitch * WINNER, 0, own, length, above)
+                    if again or odd:
+                        look_again(
+                            volume, 0, own, length, channels, get_int(row_ptr + 8 * (r + k)), get_int(row_ptr + 8 * (r + k) + 8),
+                            row_src, row_tap, col_ptr, col_src, col_tap, empty, above,
+                        )  # fmt: skip
+                    zeroed = scatter_rows(
+                        dy + image * out_depth * out_rows * length * SIZE, own, out, zeroed, size, first * in_row,
+                        need_row, i + k, i + k + 1, row_base, cols, channels, inner0, inner1, col_first, col_step,
+                        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
+                    )  # fmt: skip
+                i += run
+            finish(target, out, zeroed, size)
+
+    @inline
+    def sum_places(areas, sums, count, area_bytes, planes, taps, tap_at):
+        """Sum over the taps at `count` places."""
+        for j in range(0, count, Q):
+            total = splat_q(0.0)
+            for e in range(planes):
+                area = areas + e * area_bytes + j * WIDE
+                for t in range(taps):
+                    total = total + load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
+            store_q(sums + j * WIDE, total, Q)
+
+    def avg_forward(
+        piece, scratch, x, y, group, units, blocks, out_depth, out_rows, cols, channels,
+        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, block_rows, area_bytes,
+        sum_start, taps, tap_at, d_ptr, d_src, row_ptr, row_div, col_div, col_ptr, empty: float,
+    ):  # fmt: skip
+        """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
+        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        sums = scratch + sum_start
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            per_depth = blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, out_rows)
+            volume = x + image * in_depth * in_rows * in_row * SIZE
+            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            for e in range(d0, d1):
+                unpack_plane(
+                    volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0,
+                )  # fmt: skip
+            sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, d1 - d0, taps, tap_at)
+            for i in range(last - first):
+                r = depth * out_rows + first + i
+                target = y + (image * out_depth * out_rows + r) * length * SIZE
+                line, divisor = sums + i * pitch * WIDE, splat(float(get_int(row_div + 8 * r)))
+                j = 0
+                while j + V <= length:
+                    store(target + j * SIZE, load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V)), V)
+                    j += V
+                if j < length:
+                    rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
+                    store_some(target + j * SIZE, rest, length - j)
+                if empty != 0.0:
+                    no_row = get_int(row_ptr + 8 * r) == get_int(row_ptr + 8 * r + 8)
+                    for k in range(length):
+                        col = k // channels
+                        if no_row or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
+                            put(target + k * SIZE, empty)
+
+    @inline
+    def share_row(line, count, row_divisor, col_div):
+        """Divide one unpacked row of dy by its windows' divisors; the padding behind it is divided too, and stays 0."""
+        for j in range(0, count, V):
+            store_wide(
+                line + j * WIDE, load_wide(line + j * WIDE, V) / (splat(row_divisor) * load_wide(col_div + j * WIDE, V)), V
+            )
+
+    def avg_grad(
+        piece, scratch, dy, dx, group, units, blocks, in_depth, in_rows, in_cols, channels, out_depth, out_rows, cols,
+        stride_h, stride_w, low_h, places_h, low_w, places_w, block_rows, area_bytes, plane_start, plane_rows, stage,
+        d_ptr, d_src, phase_h_ptr, phase_h_at, phase_w_ptr, phase_w_at, row_div, col_div, uniform, constant,
+    ):  # fmt: skip
+        """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed.
+
+        constant: whether one window covers all cells of a row, so that these are all alike.
+        """
+        factor = 1.0 / float(max(uniform, 1))
+        pitch, in_row, length = places_w * channels, in_cols * channels, cols * channels
+        per_depth = blocks // in_depth
+        areas, planes = scratch + stage, scratch + plane_start
+        distance = plane_rows * pitch * WIDE
+        begin = piece * group
+        start = dx + ((begin // blocks * in_depth + begin % blocks // per_depth) * in_rows + begin % per_depth * block_rows) * (
+            in_row * SIZE
+        )
+        end = start
+        for unit in range(begin, min(begin + group, units)):
+            image, b = unit // blocks, unit % blocks
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, in_rows)
+            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            row0 = first // stride_h + low_h
+            for e in range(d0, d1):
+                plane = get_int(d_src + 8 * e)
+                for q in range(places_h):
+                    row = row0 + q
+                    line = areas + (e - d0) * area_bytes + q * pitch * WIDE
+                    if 0 <= row < out_rows:
+                        r = plane * out_rows + row
+                        source = dy + (image * out_depth * out_rows + r) * length * SIZE
+                        unpack(source, line, cols, channels, 1, low_w, places_w, 0, 0.0)
+                        if not uniform:
+                            share_row(line - low_w * channels * WIDE, length, float(get_int(row_div + 8 * r)), col_div)
+                    else:
+                        fill(line, places_w * channels, 0.0)
+            target = dx + ((image * in_depth + depth) * in_rows + first) * in_row * SIZE
+            out = scratch + (target - start) if stage else target
+            if constant:
+                for i in range(last - first):
+                    total = 0.0
+                    for e in range(d0, d1):
+                        for t in range(get_int(phase_h_ptr), get_int(phase_h_ptr + 8)):
+                            at = (get_int(phase_h_at + 8 * t) + i) * pitch - low_w
+                            total += get_wide(areas + (e - d0) * area_bytes + at * WIDE)
+                    value = splat(total * factor)
+                    for j in range(0, in_row, V):
+                        store_some(out + (i * in_row + j) * SIZE, value, min(V, in_row - j))
+            else:
+                for rh in range(stride_h):
+                    rows_here = (last - first - rh + stride_h - 1) // stride_h
+                    h0, h1 = get_int(phase_h_ptr + 8 * rh), get_int(phase_h_ptr + 8 * rh + 8)
+                    for rw in range(stride_w):
+                        w0, w1 = get_int(phase_w_ptr + 8 * rw), get_int(phase_w_ptr + 8 * rw + 8)
+                        spread_places(
+                            areas, planes + (rh * stride_w + rw) * distance, rows_here * pitch, area_bytes, d1 - d0,
+                            h0, h1, phase_h_at, w0, w1, phase_w_at, pitch, channels, factor,
+                        )  # fmt: skip
+                for i in range(last - first):
+                    source = planes + (i % stride_h * stride_w) * distance + i // stride_h * pitch * WIDE
+                    pack(source, out + i * in_row * SIZE, in_cols, channels, stride_w, distance)
+            end = target + (last - first) * in_row * SIZE
+        if stage:
+            stream_bytes(start, scratch, end - start)
+            fence()
+
+    @inline
+    def spread_places(
+        areas, plane, count, area_bytes, depths, h0, h1, phase_h_at, w0, w1, phase_w_at, pitch, channels, factor
+    ):  # fmt: skip
+        """One phase of both axes at `count` places: the sum of the dy whose windows cover them."""
+        for j in range(0, count, Q):
+            total = splat_q(0.0)
+            for e in range(depths):
+                for h in range(h0, h1):
+                    line = areas + e * area_bytes + (get_int(phase_h_at + 8 * h) * pitch + j) * WIDE
+                    for w in range(w0, w1):
+                        total = total + load_q(line + get_int(phase_w_at + 8 * w) * channels * WIDE, Q)
+            store_q(plane + j * WIDE, total * splat_q(factor), Q)
+
+    return {
+        "max_forward": max_forward,
+        "max_grad_from_x": max_grad_from_x,
+        "avg_forward": avg_forward,
+        "avg_grad": avg_grad,
+    }

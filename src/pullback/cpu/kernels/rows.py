@@ -1,0 +1,167 @@
+"""Rows in scratch: unpacking a row into padded planes by stride, and weaving planes back into a row.
+
+A row is `width` cells of `channels` elements. Unpacked, cell q * stride + r is place q of plane r, so that a kernel whose
+windows move by `stride` cells reads consecutive places; places outside the row hold a neutral value. Scratch holds the type
+that sums are made in ("wide"); writing a plane may run one vector past its end, so scratch has a vector of slack.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.vectors import inline, outline, stay_outline
+
+# Planes that are split and woven by shuffles when cells are single elements.
+SHUFFLED_STRIDES = (2, 3, 4)
+
+
+def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
+    """(fill, unpack, pack) for one element type."""
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    splat, get, put, get_wide, put_wide = lanes.splat, lanes.get, lanes.put, lanes.get_wide, lanes.put_wide
+    load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
+    load_wide, store_wide = lanes.load_wide, lanes.store_wide
+    few = lanes.narrow(4)
+    F = few.count
+    few_load, few_store, few_load_wide, few_store_wide = few.load, few.store, few.load_wide, few.store_wide
+
+    @inline
+    def fill(target, count, value):
+        """count wide elements set to a value; may run up to a vector past the end."""
+        for j in range(0, count, V):
+            store_wide(target + j * WIDE, splat(value), V)
+
+    @inline
+    def widen_run(source, target, count):
+        """Consecutive elements into scratch, reading none past the end."""
+        j = 0
+        while j + V <= count:
+            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
+            j += V
+        if j < count:
+            store_wide(target + j * WIDE, load_some(source + j * SIZE, count - j), V)
+
+    @inline
+    def narrow_run(source, target, count):
+        """Consecutive elements out of scratch, writing none past the end."""
+        j = 0
+        while j + V <= count:
+            store(target + j * SIZE, load_wide(source + j * WIDE, V), V)
+            j += V
+        if j < count:
+            store_some(target + j * SIZE, load_wide(source + j * WIDE, V), count - j)
+
+    def make_split(stride):
+        group = lanes.times(stride)
+        take, load_group, load_group_some = group.take_every, group.load, group.load_some
+
+        @inline
+        def split(source, target, count):
+            """Every stride-th single element into scratch; `source` has the last of them, and nothing is read past it."""
+            j = 0
+            while j + V < count:  # strict: the last group would reach past the last element taken
+                store_wide(target + j * WIDE, take(load_group(source + j * stride * SIZE, V)), V)
+                j += V
+            while j < count:
+                reach = (count - 1 - j) * stride + 1
+                store_wide(target + j * WIDE, take(load_group_some(source + j * stride * SIZE, reach)), V)
+                j += V
+
+        return split
+
+    split2, split3, split4 = (make_split(stride) for stride in SHUFFLED_STRIDES)
+
+    @inline
+    def unpack_plane(source, target, count, channels, stride):
+        """Cells 0, stride, 2 * stride, ... (count of them) of a row, side by side."""
+        if stride == 1:
+            widen_run(source, target, count * channels)
+        elif channels == 1 and stride == 2:
+            split2(source, target, count)
+        elif channels == 1 and stride == 3:
+            split3(source, target, count)
+        elif channels == 1 and stride == 4:
+            split4(source, target, count)
+        else:
+            step = stride * channels
+            q = 0
+            if channels <= F:
+                # A register more than a cell is copied; the next cell overwrites what was too much.
+                while q + F < count:
+                    few_store_wide(target + q * channels * WIDE, few_load(source + q * step * SIZE, F), F)
+                    q += 1
+            while q < count:
+                if channels >= V:
+                    widen_run(source + q * step * SIZE, target + q * channels * WIDE, channels)
+                else:
+                    for c in range(channels):
+                        put_wide(target + (q * channels + c) * WIDE, get(source + (q * step + c) * SIZE))
+                q += 1
+
+    @outline
+    def unpack(source, target, width, channels, stride, low, places, distance, neutral):
+        """A whole row: `stride` planes of `places` cells, `distance` bytes apart, the first of which is number `low`."""
+        stay_outline()
+        for r in range(stride):
+            plane = target + r * distance
+            begin = min(max(low, 0), low + places)
+            end = max(begin, min(low + places, (width - r + stride - 1) // stride))
+            if begin > low:
+                fill(plane, (begin - low) * channels, neutral)
+            start = source + (begin * stride + r) * channels * SIZE
+            unpack_plane(start, plane + (begin - low) * channels * WIDE, end - begin, channels, stride)
+            if end < low + places:
+                fill(plane + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
+
+    def make_weave(stride):
+        group = lanes.times(stride)
+        store_group, store_group_some, weave_planes = group.store, group.store_some, group.weave
+
+        @inline
+        def weave(planes, target, width, distance):
+            """Planes of single elements into a row."""
+            j = 0
+            while (j + V) * stride <= width:
+                store_group(target + j * stride * SIZE, weave_planes(planes + j * WIDE, distance), V)
+                j += V
+            if j * stride < width:
+                last = weave_planes(planes + j * WIDE, distance)
+                store_group_some(target + j * stride * SIZE, last, width - j * stride)
+
+        return weave
+
+    weave2, weave3, weave4 = (make_weave(stride) for stride in SHUFFLED_STRIDES)
+
+    @outline
+    def pack(planes, target, width, channels, stride, distance):
+        """`stride` planes, `distance` bytes apart, woven into one row of `width` cells."""
+        stay_outline()
+        if stride == 1:
+            narrow_run(planes, target, width * channels)
+        elif channels == 1 and stride == 2:
+            weave2(planes, target, width, distance)
+        elif channels == 1 and stride == 3:
+            weave3(planes, target, width, distance)
+        elif channels == 1 and stride == 4:
+            weave4(planes, target, width, distance)
+        else:
+            i = 0
+            if channels <= F:
+                # In order of the target, so that the next cell overwrites what a register stored too much.
+                q = 0
+                while (q + 1) * stride + F < width:
+                    for r in range(stride):
+                        cell = few_load_wide(planes + r * distance + q * channels * WIDE, F)
+                        few_store(target + (q * stride + r) * channels * SIZE, cell, F)
+                    q += 1
+                i = q * stride
+            while i < width:
+                source = planes + i % stride * distance + i // stride * channels * WIDE
+                if channels >= V:
+                    narrow_run(source, target + i * channels * SIZE, channels)
+                else:
+                    for c in range(channels):
+                        put(target + (i * channels + c) * SIZE, get_wide(source + c * WIDE))
+                i += 1
+
+    return fill, unpack, pack

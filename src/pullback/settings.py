@@ -1,0 +1,66 @@
+"""How many threads the ops use. Imports nothing heavy, so that `import pullback` stays quick; the cpu backend's pool reads it."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
+MOST_THREADS = 1024
+
+_default: int | None = None
+_inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
+
+
+def cores() -> int:
+    """Cores that this process may run on (its affinity mask, where the system has one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _checked(who: str, n: Any) -> int:
+    try:
+        count = operator.index(n)
+    except TypeError:
+        count = None
+    if count is None or isinstance(n, bool):
+        raise TypeError(f"{who}: the number of threads must be an integer, not {n!r}")
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(f"{who}: the number of threads is {count}; it must be from 1 to {MOST_THREADS}")
+    return count
+
+
+def set_num_threads(n: int) -> None:
+    """Use this many threads from now on, wherever no `with threads(...)` says otherwise."""
+    global _default
+    _default = _checked("set_num_threads", n)
+
+
+def get_num_threads() -> int:
+    """Threads in force: `with threads(n)`, set_num_threads, $PULLBACK_NUM_THREADS, else the cores of this process."""
+    chosen = _inside.get() or _default
+    if chosen is not None:
+        return chosen
+    asked = os.environ.get(THREADS_VARIABLE)
+    if not asked:
+        return cores()
+    try:
+        count = int(asked)
+    except ValueError:
+        raise ValueError(f"{THREADS_VARIABLE} is {asked!r}; it must be a whole number from 1 to {MOST_THREADS}") from None
+    return _checked(THREADS_VARIABLE, count)
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Use n threads inside the block. A Python thread started inside it begins with the default again."""
+    token = _inside.set(_checked("threads", n))
+    try:
+        yield
+    finally:
+        _inside.reset(token)

@@ -1,0 +1,81 @@
+"""No pooling kernel touches a byte outside its arrays, with vectors of any width; a crash stays in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cpu_calls import LAYOUTS, TESTS, run_python
+from guarded import Memory
+
+from pullback.cpu import warmup
+from pullback.registry import kernels_for
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
+POOLING = tuple(warmup.RULES)
+
+
+def guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TESTS / "guarded.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
+@linux_only
+@pytest.mark.parametrize("stores", ["plain", "streaming"])
+@pytest.mark.parametrize("side", ["above", "below"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
+    result = guarded(dtype, side, stores)
+    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
+    registered = {f"{op}/{kernel.name}" for op in POOLING for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu"}
+    seen = json.loads(result.stdout)
+    assert set(seen) == registered
+    assert min(seen.values()) > 50, seen
+
+
+@linux_only
+@pytest.mark.parametrize("side", ["above", "below"])
+def test_the_guard_catches_one_byte(side: str) -> None:
+    assert guarded("prove", side).returncode == -signal.SIGSEGV
+
+
+@linux_only
+@pytest.mark.parametrize(("side", "step"), [("above", -1), ("below", 10)])
+def test_the_mark_catches_one_byte(side: str, step: int) -> None:
+    memory = Memory(side)
+    memory.empty(10, np.uint8)
+    memory.check()
+    memory.empty(10, np.uint8)
+    [(inner, start, _)] = memory.arrays
+    inner[start + step] = 0
+    with pytest.raises(AssertionError, match="was written"):
+        memory.check()
+
+
+NARROW = """
+from cpu_calls import assert_close, bits, pool_calls, reals, shaped
+import sys, numpy as np, pullback as pb
+from pullback.cpu.machine import machine
+width, layout = int(sys.argv[1]), sys.argv[2]
+assert machine().vector_bytes == width
+for dtype in (np.float32, np.float64, np.float16):
+    x = reals(shaped(layout, 2, 19, 23, 37), dtype=dtype)
+    for window, options in (((2, 2), {}), ((3, 2), {"stride": (1, 2), "padding": "same"}), ((2, 3), {"dilation": 2})):
+        for name, call in pool_calls(x, window, layout=layout, **options).items():
+            with pb.backend("reference"):
+                expected = call()
+            with pb.backend("cpu"):
+                assert_close(call(), expected)
+            if name.startswith("max_pool") and "grad" not in name:
+                assert bits(call()) == bits(expected), name
+"""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", [16, 32])
+def test_narrower_registers_give_the_same_results(width: int, layout: str) -> None:
+    run_python(NARROW, str(width), layout, timeout=600, PULLBACK_VECTOR_BYTES=str(width))

@@ -1,0 +1,202 @@
+"""The disk cache of compiled kernels: shared by processes, proof against damage, and keyed by sources, version and CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_calls import finish, reals, run_python, start_python
+
+import pullback as pb
+from pullback.cpu import compiler
+from pullback.cpu.compiler import Variant
+
+VARIANT = Variant("threading_loop", "lead")  # the quickest to compile
+
+# What a user does, with what it cost: a digest of the answer and the number of kernels compiled.
+USE = """
+import hashlib, sys
+import numpy as np
+import pullback as pb
+from pullback.cpu import compiler
+x = np.random.default_rng(0).standard_normal((2, 9, 11, 40)).astype(np.float32)
+with pb.backend("cpu"):
+    y = pb.avg_pool(x, 2)
+print(hashlib.sha256(y).hexdigest(), compiler.compilations, "numba" in sys.modules)
+"""
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder of this test's own, and nothing loaded from elsewhere."""
+    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "_loaded", {})
+    yield tmp_path / "cache"
+    leftover = [path.name for path in tmp_path.rglob("*.part")]
+    assert leftover == []
+
+
+def compiled(variant: Variant) -> int:
+    """How many kernels a process that has loaded none compiles for a variant."""
+    compiler._loaded.clear()
+    before = compiler.compilations
+    assert compiler.code(variant).address != 0
+    return compiler.compilations - before
+
+
+def test_a_kernel_is_compiled_once(empty_cache: Path) -> None:
+    assert compiled(VARIANT) == 1
+    [file] = empty_cache.rglob("*.o")
+    assert file.parent == compiler.cache_folder()
+    assert compiled(VARIANT) == 0
+
+
+def test_two_processes_on_an_empty_cache(empty_cache: Path) -> None:
+    processes = [start_python(USE, PULLBACK_CACHE_DIR=str(empty_cache)) for _ in range(2)]
+    first, second = (finish(process, 300).split() for process in processes)
+    assert first[0] == second[0]
+    assert {first[1], second[1]} <= {"0", "1", "2"}
+    digest, count, numba = run_python(USE, PULLBACK_CACHE_DIR=str(empty_cache)).split()
+    assert (digest, count, numba) == (first[0], "0", "False")
+
+
+def flip(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "first line only": lambda data: data.split(b"\n")[0],
+    "half": lambda data: data[: len(data) // 2],
+    "without its last byte": lambda data: data[:-1],
+    "longer": lambda data: data + b"\0",
+    "hash": lambda data: flip(data, 3),
+    "symbol": lambda data: flip(data, data.index(b'"symbol": "') + 14),
+    "code": lambda data: flip(data, len(data) - 100),
+    "other file": lambda data: b"\x7fELF" + data,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_files_are_compiled_again(damage, empty_cache: Path) -> None:
+    compiled(VARIANT)
+    [file] = empty_cache.rglob("*.o")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert compiled(VARIANT) == 1
+    assert compiled(VARIANT) == 0, "the damaged file was not replaced"
+
+
+def test_a_folder_in_the_place_of_a_file(empty_cache: Path) -> None:
+    path = compiler._cache_file(VARIANT)
+    path.mkdir(parents=True)
+    assert compiled(VARIANT) == 1
+    assert compiled(VARIANT) == 1
+    assert list(path.iterdir()) == []
+
+
+def test_nowhere_to_keep_kernels(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a file"
+    file.write_text("not a folder")
+    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(file / "below"))
+    assert not compiler.is_kept()
+    assert compiled(VARIANT) == 1
+    assert compiled(VARIANT) == 1
+    assert file.read_text() == "not a folder"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder(empty_cache: Path) -> None:
+    folder = compiler.cache_folder()
+    folder.mkdir(parents=True)
+    folder.chmod(0o500)
+    assert not compiler.is_kept()
+    assert compiled(VARIANT) == 1
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o700)
+
+
+def test_a_full_disk_leaves_nothing_behind(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert compiled(VARIANT) == 1
+    assert list(compiler.cache_folder().iterdir()) == []
+
+
+def test_no_home_no_cache(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in (compiler.CACHE_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert not compiler.is_kept()
+    assert compiled(VARIANT) == 1
+
+
+FINGERPRINT = "from pullback.cpu import compiler; print(compiler._fingerprint())"
+
+
+def test_the_fingerprint_follows_sources_version_and_width(tmp_path: Path) -> None:
+    package = Path(pb.__file__).parent
+    copy = tmp_path / "pullback"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def fingerprint(**environment: str) -> str:
+        return run_python(
+            FINGERPRINT + f"\nassert compiler.__file__.startswith({str(tmp_path)!r})", PYTHONPATH=str(tmp_path), **environment
+        ).split()[0]
+
+    untouched = fingerprint()
+    assert fingerprint() == untouched
+    seen = {untouched}
+    for edited in ("cpu/kernels/pool_rules.py", "cpu/kernels/vectors.py", "cpu/compiler.py", "__init__.py"):
+        source = copy / edited
+        text = source.read_text()
+        source.write_text(
+            text.replace('__version__ = "', '__version__ = "7.') if edited == "__init__.py" else text + "# edited\n"
+        )
+        seen.add(fingerprint())
+        source.write_text(text)
+    assert fingerprint() == untouched
+    seen |= {fingerprint(PULLBACK_VECTOR_BYTES=width) for width in ("16", "32", "64")} - {untouched}
+    assert len(seen) >= 5 + 2
+    (copy / "ops" / "pool.py").write_text((copy / "ops" / "pool.py").read_text() + "# edited\n")
+    assert fingerprint() == untouched
+
+
+def test_a_new_shape_never_compiles() -> None:
+    def use(batch: int, channels: int, height: int, width: int, window: tuple[int, int], **options) -> None:
+        x = reals((batch, height, width, channels))
+        y = pb.max_pool(x, window, **options)
+        pb.max_pool_grad(y, x, window, **options)
+        pb.avg_pool_grad(pb.avg_pool(x, window, **options), x.shape, window, **options)
+
+    with pb.backend("cpu"):
+        use(1, 3, 5, 7, (2, 2))
+        before = compiler.compilations
+        rng = np.random.default_rng(0)
+        for _ in range(25):
+            sizes = [int(size) for size in rng.integers(1, 40, 4)]
+            window = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+            stride, dilation = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+            use(*sizes, window, stride=stride, dilation=dilation, padding="same")
+    assert compiler.compilations == before
+
+
+@pytest.mark.parametrize("width", ["8", "wide", "-16"])
+def test_a_bad_register_width_is_named(width: str) -> None:
+    code = """
+from pullback.cpu.machine import machine
+try:
+    machine()
+except ValueError as error:
+    print(error)
+"""
+    assert "PULLBACK_VECTOR_BYTES" in run_python(code, PULLBACK_VECTOR_BYTES=width)

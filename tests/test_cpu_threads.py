@@ -1,0 +1,216 @@
+"""The thread pool inside one process: same bits for any number of threads, many callers at once, a busy pool, a stopped pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_calls import LAYOUTS, Answer, assert_close, bits, pool_calls, reals, shaped
+
+import pullback as pb
+from pullback import settings
+from pullback.cpu import threads
+from pullback.cpu.compiler import Variant, code
+from pullback.registry import kernels_for
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    with pb.backend("cpu"):
+        yield
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """(pieces, whether they may be shared) of every job that was run."""
+    seen: list[tuple[int, bool]] = []
+    real = threads.run
+
+    def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
+        seen.append((pieces, parallel))
+        real(function, arguments, pieces, scratch_bytes, parallel)
+
+    monkeypatch.setattr(threads, "run", run)
+    return seen
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Pieces of every job that ran on its caller alone."""
+    seen: list[int] = []
+    real = threads._run_alone
+
+    def run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
+        seen.append(pieces)
+        real(function, arguments, pieces, scratch_bytes)
+
+    monkeypatch.setattr(threads, "_run_alone", run_alone)
+    return seen
+
+
+@pytest.fixture
+def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[threads.Pool]:
+    """A pool without workers, in place of the one of this process."""
+    pool = threads.Pool()
+    monkeypatch.setattr(threads, "_pool", pool)
+    yield pool
+    pool.stop()
+
+
+def large(layout: str, **keywords: Any) -> dict[str, Callable[[], Answer]]:
+    x = reals(shaped(layout, 7, 24, 45, 47))
+    return pool_calls(x, (3, 2), **{"stride": (2, 1), "padding": "same", "layout": layout, **keywords})
+
+
+OPS = tuple(large("channels_last"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_same_bits_for_any_number_of_threads(op: str, layout: str, jobs: list[tuple[int, bool]]) -> None:
+    call = large(layout)[op]
+    own = [kernel.name for kernel in kernels_for(op.split()[0], "cpu") if kernel.backend == "cpu"]
+    for kernel in own or ["taps"]:
+        answers = []
+        for count in (1, 2, 5):
+            with pb.threads(count), pb.kernel(kernel), suppress(pb.KernelError):
+                answers.append(bits(call()))
+        assert answers == answers[:1] * len(answers)
+    if own:
+        assert len(jobs) >= 3
+        assert all(parallel and pieces > 5 for pieces, parallel in jobs), jobs
+
+
+def test_small_work_stays_on_the_caller(jobs: list[tuple[int, bool]], alone: list[int]) -> None:
+    with pb.threads(4):
+        pb.avg_pool(reals((1, 8, 8, 16)), 2)
+    assert [parallel for _, parallel in jobs] == [False]
+    assert len(alone) == 1
+
+
+def test_eight_callers_at_once() -> None:
+    """Each thread has a shape of its own and compares every answer with the reference's."""
+
+    def caller(number: int) -> int:
+        layout = LAYOUTS[number % 2]
+        x = reals(shaped(layout, 2, 5 + 3 * number, 40 + number, 37 - number), seed=number)
+        calls = pool_calls(x, (2 + number % 2, 3), stride=1 + number % 3, layout=layout)
+        with pb.backend("reference"):
+            expected = {name: call() for name, call in calls.items()}
+        together.wait()
+        with pb.backend("cpu"), pb.threads(1 + number % 4):
+            for _ in range(6):
+                for name, call in calls.items():
+                    assert_close(call(), expected[name])
+        return number
+
+    together = threading.Barrier(8, timeout=60)
+    with ThreadPoolExecutor(8) as callers:
+        assert list(callers.map(caller, range(8), timeout=300)) == list(range(8))
+
+
+def test_a_busy_pool_is_not_waited_for(alone: list[int]) -> None:
+    calls = large("channels_last")
+    expected = {name: bits(call()) for name, call in calls.items()}
+    alone.clear()
+    with pb.threads(2):
+        with threads.pool().busy:
+            assert {name: bits(call()) for name, call in calls.items()} == expected
+        taken = len(alone)
+        calls["avg_pool"]()
+    assert taken > 5
+    assert len(alone) == taken, "a free pool was not used"
+
+
+def test_workers_are_as_many_as_were_asked_for(fresh_pool: threads.Pool, jobs: list[tuple[int, bool]]) -> None:
+    call = large("channels_first")["avg_pool"]
+    for count, workers in ((1, 0), (2, 1), (3, 2), (2, 2)):
+        with pb.threads(count):
+            call()
+        assert len(fresh_pool.workers) == workers
+    with pb.threads(1000):
+        call()
+    assert len(fresh_pool.workers) <= jobs[-1][0] - 1
+    assert {worker.name for worker in fresh_pool.workers} <= {thread.name for thread in threading.enumerate()}
+
+
+def test_a_stopped_pool_leaves_no_thread_and_still_answers(fresh_pool: threads.Pool) -> None:
+    call = large("channels_first")["max_pool_grad"]
+    with pb.threads(3):
+        expected = bits(call())
+        workers = list(fresh_pool.workers)
+        assert [worker.is_alive() for worker in workers] == [True, True]
+        fresh_pool.stop()
+        assert [worker.is_alive() for worker in workers] == [False, False]
+        before = threading.active_count()
+        assert bits(call()) == expected
+        assert threading.active_count() == before
+
+
+def test_no_more_threads_to_be_had(fresh_pool: threads.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = large("channels_last")
+    with pb.threads(1):
+        expected = {name: bits(call()) for name, call in calls.items()}
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pb.threads(4):
+        assert {name: bits(call()) for name, call in calls.items()} == expected
+    assert fresh_pool.workers == []
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_job_of_very_many_pieces(count: int) -> None:
+    """Pieces must not add up on the stack. A worker's wait for a job that never opens serves as a kernel that does nothing."""
+    job, result = np.zeros(threads.JOB_WORDS, np.int64), np.zeros(1, np.int64)
+    compiled = code(Variant("threading_loop", "follow"))
+    block = compiled.pack(job=job.ctypes.data, spins=1, result=result.ctypes.data, seen=7)
+    with pb.threads(count):
+        threads.run(compiled.address, block.ctypes.data, 400_000, 0)
+    assert result[0] == 7
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1025, 2**70])
+def test_thread_counts_out_of_range(bad: int) -> None:
+    before = pb.get_num_threads()
+    with pytest.raises(ValueError, match=rf"set_num_threads: the number of threads is {bad}; it must be from 1 to 1024"):
+        pb.set_num_threads(bad)
+    with pytest.raises(ValueError, match="threads: the number of threads"), pb.threads(bad):
+        pass
+    assert pb.get_num_threads() == before
+
+
+@pytest.mark.parametrize("bad", [2.0, "2", None, True, (2,)])
+def test_thread_counts_of_other_types(bad: Any) -> None:
+    with pytest.raises(TypeError, match="set_num_threads: the number of threads must be an integer, not"):
+        pb.set_num_threads(bad)
+
+
+def test_thread_settings_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_default", None)
+    monkeypatch.delenv(settings.THREADS_VARIABLE, raising=False)
+    assert pb.get_num_threads() == settings.cores()
+    monkeypatch.setenv(settings.THREADS_VARIABLE, "7")
+    assert pb.get_num_threads() == 7
+    pb.set_num_threads(np.int64(3))
+    assert pb.get_num_threads() == 3
+    with pb.threads(2):
+        with pb.threads(5):
+            assert pb.get_num_threads() == 5
+        assert pb.get_num_threads() == 2
+    assert pb.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("text", ["many", "2.5", "0", "-3", "99999"])
+def test_a_bad_environment_variable_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_default", None)
+    monkeypatch.setenv(settings.THREADS_VARIABLE, text)
+    with pytest.raises(ValueError, match=settings.THREADS_VARIABLE):
+        pb.get_num_threads()

@@ -1,0 +1,167 @@
+"""`pullback warmup` and `pullback info`, the default backend, and what happens where Numba is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import call, cases, with_nan
+from cpu_calls import forget_plans, run_python
+
+import pullback as pb
+from pullback import ort, registry, tfjs
+from pullback.cli import main, warmup_command
+from pullback.cpu import compiler, warmup
+from pullback.cpu.machine import machine
+
+NO_NUMBA = """
+import importlib.util, sys
+import numpy as np
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in MISSING else real(name, *more)
+import pullback as pb
+from pullback import registry
+from pullback.cli import main
+"""
+
+
+def ops_on(dtype: str) -> list[tuple[str, tuple, dict]]:
+    pooling = ("max_pool", "max_pool_grad", "max_pool_grad_from_indices", "avg_pool", "avg_pool_grad")
+    return [(op, *call(op, case, with_nan)) for case in cases() if case.dtype.name == dtype for op in pooling]
+
+
+def test_nothing_is_left_to_compile_after_a_warmup() -> None:
+    """What the whole case list, its winners and both dialects ask for has been compiled by the tasks, for float32."""
+    for task in warmup.tasks(["float32"]):
+        warmup.run(task)
+    before, used = compiler.compilations, 0
+    with pb.backend("cpu"), np.errstate(all="ignore"):
+        for op, arguments, keywords in ops_on("float32"):
+            getattr(pb, op)(*arguments, **keywords)
+            if op == "max_pool":
+                y, winners = pb.max_pool(*arguments, **keywords, return_winners=True)
+                rules = {name: value for name, value in keywords.items() if name != "ties"}
+                pb.max_pool_grad_from_winners(y, winners, arguments[0].shape, arguments[1], **rules)
+            used += 1
+        x = np.ones((1, 4, 4, 2), np.float32)
+        window = {"filterSize": 2, "strides": 2, "pad": "valid"}
+        y = tfjs.run_kernel("MaxPool", {"x": x}, window)
+        tfjs.run_kernel("MaxPoolGrad", {"dy": y, "input": x, "output": y}, window)
+        ort.run_kernel("MaxPool", {"X": x}, {"kernel_shape": [2, 2]})
+        with ort.quirks():
+            ort.run_kernel("MaxPool", {"X": x}, {"kernel_shape": [2, 2]})
+    assert used > 50
+    assert compiler.compilations == before
+
+
+def test_a_warmup_asks_only_for_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cache of its own: float64 averages ask for no maxima and no other dtype."""
+    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(compiler, "_loaded", {})
+    forget_plans()
+    [task] = [task for task in warmup.tasks(["float64"]) if task.op == "avg_pool"]
+    count = warmup.run(task)
+    names = {path.name for path in compiler.cache_folder().glob("*.o")}
+    assert count == len(names) == len(compiler._loaded)
+    assert all(name.startswith("threading_loop") or ("-avg_" in name and "float64" in name) for name in names), names
+    assert warmup.run(task) == 0
+
+
+def test_tasks_narrow_by_dtype() -> None:
+    everything, single = warmup.tasks(), warmup.tasks(["float32"])
+    assert {task.dtype for task in everything} == {"float32", "float64", "float16", "bfloat16"}
+    assert len(everything) == 4 * len(single)
+    assert len({str(task) for task in everything}) == len(everything)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "RULES", {"avg_pool": (None,)})
+    assert main(["warmup", "--dtype", "float32", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert str(compiler.cache_folder()) in out
+    assert "kernels compiled" in out
+
+
+def test_the_command_in_several_processes(tmp_path: Path) -> None:
+    """Two dtypes in two processes into an empty cache: afterwards there is nothing left to compile."""
+    code = """
+import sys
+from pullback.cli import main
+from pullback.cpu import warmup
+if __name__ == "__main__":
+    warmup.RULES = {"avg_pool": (None,)}
+    sys.exit(main(["warmup", "--dtype", "float32", "--dtype", "float64", "--jobs", sys.argv[1]]))
+"""
+    environment = {"PULLBACK_CACHE_DIR": str(tmp_path), "warnings": "error"}
+    first = run_without_bar(code, "2", **environment)
+    assert not first.startswith("0 kernels compiled")
+    assert run_without_bar(code, "1", **environment).startswith("0 kernels compiled")
+
+
+def run_without_bar(code: str, *arguments: str, **environment: str) -> str:
+    """The progress bar writes to stderr, which `run_python` wants empty."""
+    return run_python("import io, sys\nsys.stderr = io.StringIO()\n" + code, *arguments, timeout=300, **environment)
+
+
+def test_the_command_says_what_stands_in_its_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["warmup", "--jobs", "0"]) == 2
+    assert "--jobs is 0" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "file" / "below"))
+    assert main(["warmup"]) == 1
+    assert compiler.CACHE_VARIABLE in capsys.readouterr().err
+    monkeypatch.setattr(warmup_command.registry, "why_unavailable", lambda name: f"no {name} today")
+    assert main(["warmup"]) == 2
+    assert "no cpu today" in capsys.readouterr().err
+
+
+def test_info_names_the_machine_the_cache_and_the_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    with pb.threads(3):
+        assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert f"{machine().cpu} ({machine().triple})" in out
+    assert f"{machine().vector_bytes} bytes" in out
+    assert str(compiler.cache_directory()) in out
+    assert "3 (this process may use" in out
+    assert ", ".join(f"{kernel.backend}/{kernel.name}" for kernel in registry.kernels_for("max_pool", "cpu")) in out
+    assert "unavailable" not in out
+
+
+def test_the_default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(registry.BACKEND_VARIABLE, raising=False)
+    assert registry.default_backend() == "cpu"
+    assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "cpu"
+    monkeypatch.setenv(registry.BACKEND_VARIABLE, "reference")
+    assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "reference"
+    with pb.backend("cpu"):
+        assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "cpu"
+    monkeypatch.setenv(registry.BACKEND_VARIABLE, "abacus")
+    with pytest.raises(ValueError, match="PULLBACK_BACKEND: unknown backend 'abacus'; there are cpu, reference"):
+        pb.max_pool(np.zeros((1, 4, 4, 1)), 2)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        (("numba",), "needs numba, which is not installed"),
+        (("llvmlite",), "needs llvmlite, which is not installed"),
+        (("numba", "llvmlite"), "needs numba and llvmlite, which are not installed"),
+    ],
+)
+def test_without_numba_the_reference_runs_and_info_says_why(missing: tuple[str, ...], sentence: str) -> None:
+    code = """
+assert registry.default_backend() == "reference" and registry.backends() == ("reference",)
+assert pb.max_pool(np.arange(4.0).reshape(1, 4, 1), 2).ravel().tolist() == [1, 3]
+try:
+    with pb.backend("cpu"):
+        pass
+except ValueError as error:
+    print(error)
+assert main(["info"]) == 0
+"""
+    out = run_python(NO_NUMBA.replace("MISSING", repr(missing)) + code)
+    assert out.count(sentence) == 2, out
+    assert "unavailable" in out
