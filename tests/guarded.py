@@ -29,6 +29,8 @@ WINDOWS: tuple[dict[str, Any], ...] = (
     {"window": (3, 3), "stride": 1, "padding": "same"},
     {"window": (3, 3), "stride": 2, "padding": 1},
     {"window": (2, 3), "stride": (1, 3), "dilation": 2, "padding": "same", "rounding": "ceil"},
+    {"window": None, "stride": 1},  # the whole image, twice: no second window follows, so the stride cannot matter
+    {"window": None, "stride": 2},
 )
 
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -86,11 +88,11 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
         channels, height, width = (size if place == axis else small for place, small in enumerate((few, 5, 3)))
         if axis == 0 and few != some[0]:
             continue
-        if min(height, width) < 3 and options.get("padding") is None:
+        if min(height, width) < 3 and options.get("padding") is None and options["window"]:
             continue
         rng = np.random.default_rng([size, axis])
         x = rng.integers(-4, 5, shaped(layout, 2, channels, height, width)).astype(dtype)
-        yield x, {**options, "layout": layout}
+        yield x, {**options, "window": options["window"] or (height, width), "layout": layout}
 
 
 def main(dtype: str, side: str, stores: str) -> None:

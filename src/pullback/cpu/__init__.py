@@ -44,7 +44,9 @@ def _gather_accepts(problem: Problem) -> str | None:
 
 def _whole_accepts(problem: Problem) -> str | None:
     if not is_whole(problem):
-        return "its window is the whole image, with the cells of an image side by side"
+        return "it is for windows that are the whole image, with the cells of an image side by side"
+    if problem.storage_order and problem.return_indices:
+        return "it numbers winners row-major, not by storage_order=1"
     return _not_empty(problem)
 
 

@@ -44,7 +44,9 @@ class _Lease:
         self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
     def __del__(self) -> None:
-        _take_back(self._block)
+        block = getattr(self, "_block", None)
+        if block is not None:  # a signal may have interrupted __init__
+            _take_back(block)
 
 
 def _take_back(block: Array) -> None:

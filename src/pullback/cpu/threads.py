@@ -21,10 +21,10 @@ from pullback.settings import get_num_threads, set_num_threads, threads
 __all__ = ["Pool", "get_num_threads", "pool", "run", "set_num_threads", "threads"]
 
 # Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE = range(9)
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED = range(10)
 JOB_WORDS = 16
 
-WORKER_SPINS = 4000  # some 100 microseconds of waiting for the next job before a worker sleeps
+WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
 LINE, PAGE = 64, 4096
 
@@ -98,11 +98,8 @@ class Pool:
         follow = _Native(compiled, job=job.ctypes.data, spins=WORKER_SPINS, result=result.ctypes.data, seen=-1)
         place = [name for name, _ in compiled.parameters].index("seen")
         while not self._stop:
-            seen = int(follow.block[place])
             follow()
-            if result[0] != seen:
-                follow.block[place] = result[0]
-                continue
+            seen = follow.block[place] = int(result[0])
             with self._wake:
                 generation = int(job[GENERATION])
                 if generation > seen + 1:  # a job came and perhaps went: look again, past what is over
@@ -134,6 +131,7 @@ class Pool:
     def stop(self) -> None:
         """End the workers; jobs that come later run on their callers alone."""
         self._stop = True
+        self._desk.job[STOPPED] = 1
         with self._wake:
             self._wake.notify_all()
         for worker in self.workers:

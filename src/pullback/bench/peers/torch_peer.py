@@ -113,6 +113,8 @@ class _Op:
             return max_pair
         if not op.startswith("max_pool_grad"):
             raise UnsupportedError(f"no {op}")
+        if op == "max_pool_grad":  # from x and dy alone: the winners have to be found again
+            return lambda: grad(dy, x, *rules, with_indices(x, *rules)[1])
         saved = with_indices(x, *rules)[1]
         return lambda: grad(dy, x, *rules, saved)
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from pullback.cpu.kernels.native import atomic_add, atomic_load, call_piece, fence, spin_pause
 from pullback.cpu.kernels.vectors import get_int, inline, put_int
 
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE = range(0, 72, 8)
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED = range(0, 80, 8)
 
 
 @intrinsic
@@ -57,26 +57,27 @@ def build(lanes: Any) -> dict[str, Any]:
                 call_system(let_others_run)
 
     def follow(piece, scratch, job, spins, result, seen):
-        """A worker's part: wait for an open job newer than `seen`, help with it; the generation seen last in result.
+        """A worker's part: help with every open job newer than `seen`; the generation seen last in result.
 
-        An odd generation is an open job. A worker counts itself in before it looks again, and the caller closes the job before it
-        counts the workers, so no worker can touch a job after its caller has left.
+        Returns when none has come for a while or the pool stops: as long as jobs follow each other, no worker goes back to Python,
+        where it would wait for the interpreter. An odd generation is an open job. A worker counts itself in before it looks
+        again, and the caller closes the job before it counts the workers, so no worker can touch a job after its caller has left.
         """
-        generation = seen
-        for _ in range(spins):
+        waited = 0
+        while waited < spins and atomic_load(job + STOPPED) == 0:
             generation = atomic_load(job + GENERATION)
-            if generation != seen and generation % 2 == 1:
-                break
-            spin_pause()
-        if generation % 2 == 1 and generation != seen:
+            if generation % 2 == 0 or generation == seen:
+                waited += 1
+                spin_pause()
+                continue
             atomic_add(job + ACTIVE, 1)
             if atomic_load(job + GENERATION) == generation:
                 seat = atomic_add(job + SEATS, -1)
                 if seat > 0:
                     claim(job, seat)
             atomic_add(job + ACTIVE, -1)
-        else:
-            generation = seen
-        put_int(result, generation)
+            seen = generation
+            waited = 0
+        put_int(result, seen)
 
     return {"lead": lead, "follow": follow}

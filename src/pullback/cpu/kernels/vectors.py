@@ -346,6 +346,18 @@ class Lanes:
             return scalar(vector), emit
 
         self.add_lanes = add_lanes
+        suffix = f"v{count}f{64 if self.compute == 'float64' else 32}"
+
+        @intrinsic
+        def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
+            """a * b + c with one rounding."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return builder.call(_declare(builder, f"llvm.fma.{suffix}", vector.llvm, [vector.llvm] * 3), args)
+
+            return vector(vector, vector, vector), emit
+
+        self.fma = fma
 
         @intrinsic
         def first_lanes(context: Any, n: Any) -> Any:
