@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import FrozenInstanceError
@@ -89,6 +90,48 @@ def test_phases_hold_every_read_exactly_once(w: Window) -> None:
     assert all(phase.count > 0 for phase in w.phases(0))
     cells = [phase.start + j * w.stride[0] for phase in w.phases(0) for j in range(phase.count)]
     assert sorted(cells) == list(range(w.input_size[0]))
+
+
+@given(windows())
+def test_tables_of_reads_and_readers_hold_every_read(w: Window) -> None:
+    for axis in range(w.rank):
+        expected = set(reads(w, axis))
+        cells, inside = w.reads(axis)
+        assert {(int(y), int(t), int(cells[y, t])) for y, t in zip(*np.nonzero(inside), strict=True)} == expected
+        outputs, exist = w.readers(axis)
+        assert {(int(outputs[i, t]), int(t), int(i)) for i, t in zip(*np.nonzero(exist), strict=True)} == expected
+
+
+def flat_reads(w: Window) -> set[tuple[int, int, int]]:
+    """(output, tap, cell) of every read, all numbered row-major."""
+    found = set()
+    for triples in itertools.product(*(reads(w, axis) for axis in range(w.rank))):
+        numbers = [0, 0, 0]
+        for axis, triple in enumerate(triples):
+            sizes = (w.output_size[axis], w.kernel[axis], w.input_size[axis])
+            numbers = [number * size + part for number, size, part in zip(numbers, sizes, triple, strict=True)]
+        found.add(tuple(numbers))
+    return found
+
+
+@given(windows(), st.data())
+def test_merged_windows_read_the_same_cells(w: Window, data: st.DataObject) -> None:
+    whole = data.draw(st.integers(0, w.rank))  # this many axes at the end are spanned by one window
+    parts = [list(part) for part in (w.input_size, w.output_size, w.kernel, w.stride, w.dilation, w.pad_low, w.pad_high)]
+    for axis in range(w.rank - whole, w.rank):
+        n = max(1, parts[0][axis])
+        for part, value in zip(parts, (n, 1, n, parts[3][axis], 1, 0, 0), strict=True):
+            part[axis] = value
+    spanned = Window(*map(tuple, parts))
+    merged = spanned.merged()
+    assert (
+        merged.rank <= max(1, spanned.rank - whole + (whole == spanned.rank))
+        or whole == 0
+        or any(d > 1 for d in spanned.dilation)
+    )
+    assert flat_reads(merged) == flat_reads(spanned)
+    for rule in ("valid", "padded", "full"):
+        assert merged.divisor(rule).ravel().tolist() == spanned.divisor(rule).ravel().tolist()
 
 
 @given(windows())

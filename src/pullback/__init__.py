@@ -23,7 +23,7 @@ from pullback.registry import (
     register_kernel,
     unregister_kernel,
 )
-from pullback.settings import get_num_threads, set_num_threads, threads
+from pullback.settings import get_num_threads, release_memory, set_num_threads, threads
 
 __version__ = "0.1.0"
 
@@ -45,6 +45,7 @@ __all__ = [
     "max_pool_grad_from_indices",
     "max_pool_grad_from_winners",
     "register_kernel",
+    "release_memory",
     "set_num_threads",
     "threads",
     "unregister_kernel",

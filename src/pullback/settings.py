@@ -1,4 +1,4 @@
-"""How many threads the ops use. Imports nothing heavy, so that `import pullback` stays quick; the cpu backend's pool reads it."""
+"""How many threads the ops use, and the memory they keep: imports nothing heavy, so that `import pullback` stays quick."""
 
 from __future__ import annotations
 
@@ -64,3 +64,10 @@ def threads(n: int) -> Iterator[None]:
         yield
     finally:
         _inside.reset(token)
+
+
+def release_memory() -> int:
+    """Give back the memory that is kept for future results (at most 256 MB); how many bytes it was."""
+    from pullback.cpu import memory
+
+    return memory.release_memory()

@@ -174,7 +174,7 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
 
-    from pullback.cpu.kernels.vectors import Lanes
+    from pullback.cpu.kernels.lanes import Lanes
 
     options = dict(variant.options)
     lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))

@@ -9,7 +9,7 @@ from numba import types
 from numba.core.cgutils import alloca_once
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I8, I32, I64, _declare, _pointer, inline
+from pullback.cpu.kernels.vectors import I8, I32, I64, declare, inline, pointer
 
 LINE = 64
 
@@ -20,8 +20,8 @@ def stream_line(context: Any, target: Any, source: Any) -> Any:
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         line = ir.VectorType(I64, LINE // 8)
-        value = builder.load(_pointer(builder, args[1], line), align=1)
-        store = builder.store(value, _pointer(builder, args[0], line), align=LINE)
+        value = builder.load(pointer(builder, args[1], line), align=1)
+        store = builder.store(value, pointer(builder, args[0], line), align=LINE)
         store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
         return ctx.get_dummy_value()
 
@@ -34,9 +34,9 @@ def copy_bytes(context: Any, target: Any, source: Any, count: Any) -> Any:
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         byte = I8.as_pointer()
-        function = _declare(builder, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [byte, byte, I64, ir.IntType(1)])
+        function = declare(builder, "llvm.memcpy.p0.p0.i64", ir.VoidType(), [byte, byte, I64, ir.IntType(1)])
         flag = ir.Constant(ir.IntType(1), 0)
-        builder.call(function, [_pointer(builder, args[0], I8), _pointer(builder, args[1], I8), args[2], flag])
+        builder.call(function, [pointer(builder, args[0], I8), pointer(builder, args[1], I8), args[2], flag])
         return ctx.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), emit
@@ -47,9 +47,9 @@ def fill_zero(context: Any, target: Any, count: Any) -> Any:
     """memset to 0."""
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        function = _declare(builder, "llvm.memset.p0.i64", ir.VoidType(), [I8.as_pointer(), I8, I64, ir.IntType(1)])
+        function = declare(builder, "llvm.memset.p0.i64", ir.VoidType(), [I8.as_pointer(), I8, I64, ir.IntType(1)])
         zero = ir.Constant(I8, 0)
-        builder.call(function, [_pointer(builder, args[0], I8), zero, args[1], ir.Constant(ir.IntType(1), 0)])
+        builder.call(function, [pointer(builder, args[0], I8), zero, args[1], ir.Constant(ir.IntType(1), 0)])
         return ctx.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit
@@ -73,7 +73,7 @@ def within(context: Any, offset: Any, size: Any) -> Any:
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         bit = ir.IntType(1)
         inside = builder.icmp_unsigned("<", *args)
-        expect = _declare(builder, "llvm.expect.i1", bit, [bit, bit])
+        expect = declare(builder, "llvm.expect.i1", bit, [bit, bit])
         return builder.call(expect, [inside, ir.Constant(bit, 1)])
 
     return types.boolean(types.int64, types.int64), emit
@@ -96,7 +96,7 @@ def atomic_add(context: Any, address: Any, value: Any) -> Any:
     """Add to the int64 at an address, sequentially consistent; the value before."""
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _pointer(builder, args[0], I64), args[1], "seq_cst")
+        return builder.atomic_rmw("add", pointer(builder, args[0], I64), args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), emit
 
@@ -104,7 +104,7 @@ def atomic_add(context: Any, address: Any, value: Any) -> Any:
 @intrinsic
 def atomic_load(context: Any, address: Any) -> Any:
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], I64), "seq_cst", 8)
+        return builder.load_atomic(pointer(builder, args[0], I64), "seq_cst", 8)
 
     return types.int64(types.int64), emit
 
@@ -116,9 +116,9 @@ def spin_pause(context: Any) -> Any:
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         architecture = builder.module.triple.split("-")[0]
         if architecture == "x86_64":
-            builder.call(_declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
+            builder.call(declare(builder, "llvm.x86.sse2.pause", ir.VoidType(), []), [])
         elif architecture in ("aarch64", "arm64"):
-            builder.call(_declare(builder, "llvm.aarch64.hint", ir.VoidType(), [I32]), [ir.Constant(I32, 1)])
+            builder.call(declare(builder, "llvm.aarch64.hint", ir.VoidType(), [I32]), [ir.Constant(I32, 1)])
         return ctx.get_dummy_value()
 
     return types.void(), emit
@@ -132,9 +132,9 @@ def call_piece(context: Any, function: Any, arguments: Any, piece: Any, scratch:
         slot = I8.as_pointer()
         kind = ir.FunctionType(I32, [slot, slot, I64, I64, I64])
         unused = alloca_once(builder, I64, 8)  # once a function: in a loop every piece would take its share of the stack
-        target = _pointer(builder, args[0], kind)
-        pointer = builder.bitcast(unused, slot)
-        builder.call(target, [pointer, pointer, *args[1:]])
+        target = pointer(builder, args[0], kind)
+        place = builder.bitcast(unused, slot)
+        builder.call(target, [place, place, *args[1:]])
         return ctx.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64, types.int64), emit

@@ -1,0 +1,63 @@
+"""Memory of results: aligned, recycled when the last view is gone, bounded, released on request."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.cpu import memory, roofs
+
+BIG = (1 << 18,)
+F4 = np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> None:
+    gc.collect()
+    memory.release_memory()
+
+
+def test_large_results_are_aligned_and_ordinary_arrays() -> None:
+    array = memory.new_array(BIG, F4)
+    assert array.ctypes.data % memory.LINE == 0
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    assert type(array) is np.ndarray
+    array[:] = 1
+    assert array.sum() == BIG[0]
+
+
+def test_memory_comes_back_only_when_the_last_view_is_gone() -> None:
+    array = memory.new_array(BIG, F4)
+    address, view = array.ctypes.data, array[10:20]
+    view[:] = 7
+    del array
+    other = memory.new_array(BIG, F4)
+    assert other.ctypes.data != address
+    other[:] = 0
+    assert (view == 7).all()
+    del view
+    assert memory.new_array(BIG, F4).ctypes.data == address
+
+
+def test_what_is_kept_is_bounded_and_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "KEPT_BYTES", 3 << 20)
+    arrays = [memory.new_array(BIG, F4) for _ in range(8)]
+    del arrays
+    gc.collect()
+    assert 0 < memory._kept <= 3 << 20
+    assert pb.release_memory() > 0
+    assert memory._kept == 0
+    assert not memory._free
+
+
+def test_small_results_are_plain() -> None:
+    assert memory.new_array((3, 4), F4).flags.owndata
+
+
+def test_roofs_are_measured() -> None:
+    assert roofs.copy_rate(1 << 20, 1) > 1e8
+    assert roofs.fma_rate(1) > 1e8
