@@ -29,8 +29,7 @@ WINDOWS: tuple[dict[str, Any], ...] = (
     {"window": (3, 3), "stride": 1, "padding": "same"},
     {"window": (3, 3), "stride": 2, "padding": 1},
     {"window": (2, 3), "stride": (1, 3), "dilation": 2, "padding": "same", "rounding": "ceil"},
-    {"window": None, "stride": 1},  # the whole image, twice: no second window follows, so the stride cannot matter
-    {"window": None, "stride": 2},
+    {"window": None, "stride": 2},  # the whole image
 )
 
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -86,7 +85,7 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     some = (2, machine().vector_bytes // 4 + 3)
     for size, axis, few, layout, options in itertools.product(sizes(), range(3), some, LAYOUTS, WINDOWS):
         channels, height, width = (size if place == axis else small for place, small in enumerate((few, 5, 3)))
-        if axis == 0 and few != some[0]:
+        if axis == 0 and few != some[0] and options["window"]:
             continue
         if min(height, width) < 3 and options.get("padding") is None and options["window"]:
             continue
