@@ -30,8 +30,8 @@ def guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         ("float32", "above", "plain"),
         ("float32", "below", "plain"),
-        ("float32", "above", "streaming"),
-        ("float16", "below", "plain"),
+        pytest.param("float32", "above", "streaming", marks=pytest.mark.slow),
+        pytest.param("float16", "below", "plain", marks=pytest.mark.slow),
     ],
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
