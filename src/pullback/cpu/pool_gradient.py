@@ -45,7 +45,7 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
     inner0, inner1 = (int(inner[0]), int(inner[-1]) + 1) if len(inner) else (shape.out_cols, shape.out_cols)
     taps = np.arange(window.tap_count, dtype=np.int64)
     tables = index_tables(problem)
-    # A window that lies partly above or below the input has no cells there, so no true winner; a false one must not wrap around.
+    # Codes that are no tap lie in no block. A false winner above or below its plane is skipped, or in 3-D may meet a cell there.
     tap_at = np.full(max(256, window.tap_count + 1), NOWHERE, np.int64)
     tap_at[: window.tap_count] = tables["tap_base"]
     return {
