@@ -113,6 +113,11 @@ def slack() -> int:
     return 4 * machine().vector_bytes
 
 
+def lanes_at_once(wide: int) -> int:
+    """Elements that the kernels over channels take at once: four registers."""
+    return 4 * machine().vector_bytes // wide
+
+
 def divisors(problem: Problem) -> tuple[Table, Table]:
     """Divisor parts of output rows and of output columns; 1 where nothing counts."""
     assert problem.divisor is not None

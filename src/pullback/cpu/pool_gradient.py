@@ -19,6 +19,7 @@ from pullback.cpu.pool_common import (
     divisors,
     floor_of,
     grouped,
+    lanes_at_once,
     row_block,
     shape_of,
     simplified,
@@ -141,10 +142,12 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     """Arguments, pieces and scratch of a kernel that takes all input rows as one list."""
     total = shape.in_rows * shape.images
     block = row_block(total, shape.in_row * shape.size)
-    stage = block * shape.in_row * shape.size if streams(shape.input_bytes) else 0
+    past_cache = streams(shape.input_bytes)
+    whole = shape.channels % lanes_at_once(shape.wide) == 0  # then no store is masked, and each can pass the cache by itself
+    stage = block * shape.in_row * shape.size if past_cache and not whole else 0
     given = {
         "block": block, "images": shape.images, "rows": shape.in_rows, "cols": shape.in_cols, "channels": shape.channels,
-        "source_image": shape.out_rows * shape.out_row, "stage": stage,
+        "source_image": shape.out_rows * shape.out_row, "stage": stage, "streams": int(past_cache and whole),
     }  # fmt: skip
     return given, -(-total // block), stage
 

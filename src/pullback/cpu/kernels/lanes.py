@@ -32,6 +32,9 @@ from pullback.cpu.kernels.vectors import (
 )
 
 
+LINE = 64
+
+
 class Lanes:
     """The vector operations for one element type: computed as float32 or float64, stored as the element type."""
 
@@ -128,6 +131,23 @@ class Lanes:
 
             return winners(types.int64), emit
 
+        # Winner numbers as they are in memory: enough to compare, and a register holds more of them.
+        codes = self.codes = Vector(self.winner, count)
+        self.load_codes, self.load_codes_some, self.store_codes, self.store_codes_some = vector_memory(
+            winner_storage, codes, same, same
+        )
+
+        @intrinsic
+        def splat_code(context: Any, value: Any) -> Any:
+            """A tap number in every lane, as narrow as in memory."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return splat_lanes(builder, builder.trunc(args[0], winner_storage), count)
+
+            return codes(types.int64), emit
+
+        self.splat_code = splat_code
+
         # Winner numbers in scratch, as wide as in registers.
         _, _, self.store_wide_winners, _ = vector_memory(wide_winner, winners, same, same)
         self.get_wide_winner, _ = memory_scalar(
@@ -149,6 +169,21 @@ class Lanes:
             return scalar(vector), emit
 
         self.add_lanes = add_lanes
+        packed, stream_align = ir.VectorType(self._storage(), count), min(count * self.size, LINE)
+
+        @intrinsic
+        def stream(context: Any, address: Any, value: Any, n: Any) -> Any:
+            """Store past the cache; the address must be aligned to the vector or to a cache line."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                place = pointer(builder, args[0], packed)
+                stored = builder.store(narrow(builder, args[1]), place, align=stream_align)
+                stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+                return ctx.get_dummy_value()
+
+            return types.void(types.int64, vector, types.int64), emit
+
+        self.stream = stream
         suffix = f"v{count}f{64 if self.compute == 'float64' else 32}"
 
         @intrinsic
