@@ -12,12 +12,13 @@ from typing import Any
 
 from pullback.cpu import pool
 from pullback.cpu.machine import machine
-from pullback.cpu.pool_common import CHANNELS, PLANES, SCATTER, WHOLE, is_whole
-from pullback.cpu.pool_gradient import prefers_gather
+from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, SCATTER, WHOLE, is_whole
+from pullback.cpu.pool_gradient import is_flat, prefers_phases, prefers_gather
 from pullback.problem import AnyProblem, Problem
 from pullback.registry import register_kernel
 
 BACKEND = "cpu"
+TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking every window about every cell"
 
 
 def _not_empty(problem: AnyProblem) -> str | None:
@@ -38,8 +39,18 @@ def _channels_accepts(problem: Problem) -> str | None:
 def _gather_accepts(problem: Problem) -> str | None:
     refused = _channels_accepts(problem)
     if refused is None and not prefers_gather(problem):
-        return "adding each output to its winner costs less here than asking every window about every cell"
+        return TOO_MANY_WINDOWS
     return refused
+
+
+def _phases_accepts(problem: Problem) -> str | None:
+    if problem.layout == "channels_last" and problem.channels_in > 1 and problem.window.stride[-1] > 1:
+        return "it weaves single elements, not cells of several channels"
+    if not is_flat(problem.window):
+        return "it needs as many outputs along each axis as the axis has cells per stride"
+    if not prefers_phases(problem):
+        return TOO_MANY_WINDOWS
+    return _not_empty(problem)
 
 
 def _whole_accepts(problem: Problem) -> str | None:
@@ -68,6 +79,7 @@ _register("max_pool_grad", "channels", _channels_accepts, pool.max_pool_grad, CH
 _register("max_pool_grad", "planes", _not_empty, pool.max_pool_grad, PLANES)
 _register("max_pool_grad_from_winners", "whole", _whole_accepts, pool.max_pool_grad_from_winners, WHOLE)
 _register("max_pool_grad_from_winners", "gather", _gather_accepts, pool.max_pool_grad_from_winners, CHANNELS)
+_register("max_pool_grad_from_winners", "phases", _phases_accepts, pool.max_pool_grad_from_winners, PHASES)
 _register("max_pool_grad_from_winners", "scatter", _not_empty, pool.max_pool_grad_from_winners, SCATTER)
 _register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
 _register("avg_pool", "whole", _whole_accepts, pool.avg_pool, WHOLE)
@@ -75,4 +87,4 @@ _register("avg_pool", "channels", _channels_accepts, pool.avg_pool, CHANNELS)
 _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
-_register("avg_pool_grad", "planes", _not_empty, pool.avg_pool_grad, PLANES)
+_register("avg_pool_grad", "phases", _not_empty, pool.avg_pool_grad, PHASES)

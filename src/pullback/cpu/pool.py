@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.memory import new_array
-from pullback.cpu.pool_common import SCATTER, WHOLE
+from pullback.cpu.plan import Plan
+from pullback.cpu.pool_common import CHANNELS, PHASES, SCATTER, WHOLE
 from pullback.cpu.pool_forward import forward_plan
-from pullback.cpu.pool_gradient import avg_plan, gather_plan, indices_plan, scatter_plan, whole_plan
+from pullback.cpu.pool_gradient import avg_phases_plan, avg_plan, gather_plan, indices_plan, phases_plan, scatter_plan, whole_plan
 from pullback.problem import IndexProblem, Problem
 from pullback.reference import pool as reference
 from pullback.rules import Array
 
 INDEX = np.dtype(np.int64)
+WINNER_PLANS: dict[str, Callable[[Problem], Plan]] = {
+    WHOLE: lambda problem: whole_plan(problem, "max_grad"),
+    CHANNELS: gather_plan,
+    PHASES: phases_plan,
+    SCATTER: lambda problem: scatter_plan(problem, SCATTER),
+}
+AVERAGE_PLANS: dict[str, Callable[[Problem], Plan]] = {
+    WHOLE: lambda problem: whole_plan(problem, "avg_grad"),
+    CHANNELS: avg_plan,
+    PHASES: avg_phases_plan,
+}
 
 
 def _address(array: Array) -> int:
@@ -47,10 +60,7 @@ def max_pool_grad(module: str, problem: Problem, dy: Array, x: Array) -> Array:
 def max_pool_grad_from_winners(module: str, problem: Problem, dy: Array, winners: Array) -> Array:
     dy, winners = np.ascontiguousarray(dy), np.ascontiguousarray(winners)
     dx = new_array(problem.input_shape, problem.dtype)
-    if module == WHOLE:
-        plan = whole_plan(problem, "max_grad")
-    else:
-        plan = scatter_plan(problem, module) if module == SCATTER else gather_plan(problem)
+    plan = WINNER_PLANS[module](problem)
     plan.run(dy=_address(dy), winners=_address(winners), dx=_address(dx))
     return dx
 
@@ -75,6 +85,6 @@ def avg_pool(module: str, problem: Problem, x: Array) -> Array:
 def avg_pool_grad(module: str, problem: Problem, dy: Array) -> Array:
     dy = np.ascontiguousarray(dy)
     dx = new_array(problem.input_shape, problem.dtype)
-    plan = whole_plan(problem, "avg_grad") if module == WHOLE else avg_plan(problem, module)
+    plan = AVERAGE_PLANS[module](problem)
     plan.run(dy=_address(dy), dx=_address(dx))
     return dx

@@ -15,7 +15,7 @@ from pullback.problem import Problem
 
 PLANE_BYTES = 160 << 10  # unpacked rows of a block of a plane
 BLOCK_BYTES = 48 << 10  # working set of a piece: stays in the second-level cache with room to spare
-CHANNELS, PLANES, SCATTER, WHOLE = "pool_channels", "pool_planes", "pool_scatter", "pool_whole"
+CHANNELS, PHASES, PLANES, SCATTER, WHOLE = "pool_channels", "pool_phases", "pool_planes", "pool_scatter", "pool_whole"
 
 Table = np.ndarray[Any, Any]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +14,7 @@ from pullback.cpu.compiler import Variant, code
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import (
     CHANNELS,
-    PLANE_BYTES,
+    PHASES,
     PLANES,
     SCATTER,
     Shape,
@@ -29,11 +31,13 @@ from pullback.cpu.pool_common import (
     wide_row,
 )
 from pullback.cpu.pool_forward import index_tables, plan_of_images, unpacked_planes, winner_lists
-from pullback.cpu.pool_tables import columns, cut, dense, depth_lists, in_three, phase_places, rows
+from pullback.cpu.pool_tables import columns, cut, dense, depth_lists, in_three, rows
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
+from pullback.window import Phase, Window
 
 SCATTER_BYTES = 512 << 10  # of a block at most, where it is made in scratch
+WOVEN_BYTES = 12 << 10  # of the phases of a block, which are made and woven in the first-level cache
 NOWHERE = -(1 << 60)  # a place in no block
 
 
@@ -153,52 +157,137 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
 
 
 @lru_cache(maxsize=1024)
-def avg_plan(problem: Problem, module: str) -> Plan:
-    """avg_pool_grad."""
+def avg_plan(problem: Problem) -> Plan:
+    """avg_pool_grad with vectors of channels."""
     problem = simplified(problem)
     shape, window = shape_of(problem), problem.window
-    moved = shape.input_bytes + shape.output_bytes
-    r, c = rows(window, False), columns(window, False)
     row_div, col_div = divisors(problem)
-    given: dict[str, Any] = {"dy": None, "dx": None, "row_ptr": r.ptr}
-    if module == CHANNELS:
-        more, pieces, scratch = _flat_rows(shape)
-        given |= more
-        given |= {"row_src": r.source * shape.out_row, "col_ptr": c.ptr, "col_src": c.source * shape.channels}
-        for name, lists, div in (("row", r, row_div), ("col", c, col_div)):
-            per_entry = div[lists.source]
-            given |= {f"{name}_div": per_entry, f"{name}_same": _same(lists.ptr, per_entry)}
-    else:
-        window = in_three(window)
-        h, w = phase_places(window, 1), phase_places(window, 2)
-        stride_h, stride_w = window.stride[1:]
-        places_w = max(w.places(-(-window.input_size[2] // stride_w)), shape.out_cols - w.low)
-        pitch = places_w * shape.channels
-        depths = depth_lists(window, False)
-        most = int(np.diff(depths["d_ptr"]).max(initial=1))
-        in_rows = window.input_size[1]
-        bytes_each = pitch * shape.wide * (most + stride_h * stride_w)  # of a row of dy and the rows it makes
-        plane_rows = min(-(-in_rows // stride_h), max(1, PLANE_BYTES // max(1, bytes_each) - (h.high - h.low)))
-        block_rows = plane_rows * stride_h
-        places_h = h.places(plane_rows)
-        area_bytes = places_h * pitch * shape.wide
-        blocks = window.input_size[0] * -(-in_rows // block_rows)
-        group, pieces = grouped(shape.images * blocks, moved)
-        stage = -(-group * block_rows * shape.in_row * shape.size // 64) * 64 if streams(shape.input_bytes) else 0
-        plane_start = stage + most * area_bytes + slack()
-        uniform = (row_div == row_div[0]).all() and (col_div == col_div[0]).all()
-        given |= depths | {
-            "group": group, "units": shape.images * blocks, "blocks": blocks, "in_depth": window.input_size[0],
-            "in_rows": in_rows, "in_cols": shape.in_cols, "channels": shape.channels, "out_depth": window.output_size[0],
-            "out_rows": window.output_size[1], "cols": shape.out_cols, "stride_h": stride_h, "stride_w": stride_w,
-            "low_h": h.low, "places_h": places_h, "low_w": w.low, "places_w": places_w, "block_rows": block_rows,
-            "area_bytes": area_bytes, "plane_start": plane_start, "plane_rows": plane_rows, "stage": stage,
-            "phase_h_ptr": h.ptr, "phase_h_at": h.at, "phase_w_ptr": w.ptr, "phase_w_at": w.at,
-            "row_div": row_div, "col_div": wide_row(shape, col_div), "uniform": int(row_div[0] * col_div[0]) if uniform else 0,
-            "constant": int(shape.out_row == 1 and stride_h == 1 and c.targets == len(c.source)),
-        }  # fmt: skip
-        scratch = plane_start + stride_h * stride_w * plane_rows * pitch * shape.wide + slack()
-    return make_plan(code(variant(problem, module, "avg_grad", rule=False)), pieces, scratch, moved, given)
+    r, c = rows(window, False), columns(window, False)
+    given, pieces, scratch = _flat_rows(shape)
+    given |= {
+        "dy": None, "dx": None, "row_ptr": r.ptr, "row_src": r.source * shape.out_row, "col_ptr": c.ptr,
+        "col_src": c.source * shape.channels,
+    }  # fmt: skip
+    for name, lists, div in (("row", r, row_div), ("col", c, col_div)):
+        per_entry = div[lists.source]
+        given |= {f"{name}_div": per_entry, f"{name}_same": _same(lists.ptr, per_entry)}
+    compiled = code(variant(problem, CHANNELS, "avg_grad", rule=False))
+    return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
+
+
+def is_flat(window: Window) -> bool:
+    """Whether each axis has an output for every cell of its stride phases: see kernels/pool_phases.py."""
+    return all(-(-n // s) <= o for n, s, o in zip(window.input_size, window.stride, window.output_size, strict=True))
+
+
+def _entries(phases: Sequence[Sequence[Phase]], strides: Sequence[int], pitches: Sequence[int], kernel: Sequence[int]) -> Any:
+    """For each combination of the phases of some axes: where its cells find the outputs they are due, and by which taps.
+
+    ptr (one more than combinations), shifts (ascending, in elements) and taps.
+    """
+    ptr, shifts, taps = [0], [], []
+    for numbers in itertools.product(*map(range, strides)):
+        found = []
+        if all(number < len(axis) for number, axis in zip(numbers, phases, strict=True)):  # a stride beyond the axis has fewer
+            chosen = [axis[number] for number, axis in zip(numbers, phases, strict=True)]
+            for steps in itertools.product(*(zip(p.shifts, p.taps, strict=True) for p in chosen)):
+                tap = 0
+                for (_, t), k in zip(steps, kernel, strict=True):
+                    tap = tap * k + t
+                found.append((sum(shift * pitch for (shift, _), pitch in zip(steps, pitches, strict=True)), tap))
+        for shift, tap in sorted(found):
+            shifts.append(shift)
+            taps.append(tap)
+        ptr.append(len(shifts))
+    return tuple(np.array(table, np.int64) for table in (ptr, shifts, taps))
+
+
+def _woven(shape: Shape, cells: int, stride_h: int, stride_w: int) -> tuple[dict[str, Any], int]:
+    """Where the woven rows and the phases of a block lie, `cells` elements to a phase; the end of them."""
+    row_distance = -(-(cells * stride_w * shape.size + 2 * slack()) // 64) * 64
+    distance = -(-(cells * shape.wide + slack()) // 64) * 64
+    start = stride_h * row_distance
+    return {"row_distance": row_distance, "phase_start": start, "distance": distance}, start + stride_w * distance
+
+
+@lru_cache(maxsize=1024)
+def phases_plan(problem: Problem) -> Plan:
+    """max_pool_grad from winners over flat runs of cells."""
+    problem = simplified(problem)
+    shape, window = shape_of(problem), in_three(problem.window)
+    (in_depth, in_rows, _), (out_depth, out_rows, _) = window.input_size, window.output_size
+    stride_d, stride_h, stride_w = window.stride
+    phases = [window.phases(axis) for axis in range(3)]
+    pitches = (out_rows * shape.out_row, shape.out_row, shape.channels)
+    ptr, shifts, taps = _entries(phases, window.stride, pitches, window.kernel)
+    images = shape.images
+    direct = window.stride == (1, 1, 1) and shape.in_row == shape.out_row
+    if stride_d == 1 and in_depth == out_depth and in_rows == stride_h * out_rows:  # then planes follow each other like rows
+        images, in_rows, out_rows = 1, in_rows * in_depth * shape.images, out_rows * out_depth * shape.images
+        in_depth = out_depth = 1
+    phase_rows = -(-in_rows // stride_h)
+    block_rows = row_block(phase_rows, stride_h * stride_w * shape.out_row * shape.wide, WOVEN_BYTES)
+    blocks = in_depth * -(-phase_rows // block_rows)
+    moved = shape.input_bytes + shape.output_bytes
+    group, pieces = grouped(images * blocks, moved)
+    woven, end = _woven(shape, block_rows * shape.out_row, stride_h, stride_w)
+    whole_lines = (block_rows * shape.in_row if direct else shape.in_row) * shape.size % 64 == 0
+    given = woven | {
+        "dy": None, "winners": None, "dx": None, "group": group, "units": images * blocks, "blocks": blocks,
+        "block_rows": block_rows, "in_depth": in_depth, "in_rows": in_rows, "in_row": shape.in_row, "out_depth": out_depth,
+        "out_rows": out_rows, "out_row": shape.out_row, "stride_d": stride_d, "stride_h": stride_h, "stride_w": stride_w,
+        "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
+        "highest": int(shifts.max(initial=0)), "outputs": shape.images * shape.out_rows * shape.out_row, "direct": int(direct),
+        "streams": int(streams(shape.input_bytes) and whole_lines),
+    }  # fmt: skip
+    return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
+
+
+@lru_cache(maxsize=1024)
+def avg_phases_plan(problem: Problem) -> Plan:
+    """avg_pool_grad over flat runs of cells, from unpacked planes of dy."""
+    problem = simplified(problem)
+    shape, window = shape_of(problem), in_three(problem.window)
+    stride_h, stride_w = window.stride[1:]
+    h, w = (window.phases(axis) for axis in (1, 2))
+    low_h, high_h = _reach(h)
+    low_w, high_w = _reach(w)
+    cells_w = -(-window.input_size[2] // stride_w)
+    places_w = max(cells_w + high_w - low_w, shape.out_cols - low_w)
+    pitch = places_w * shape.channels
+    ptr, shifts, _ = _entries((h, w), (stride_h, stride_w), (pitch, shape.channels), window.kernel[1:])
+    shifts -= low_h * pitch + low_w * shape.channels  # places count from the first that is unpacked
+    depths = depth_lists(window, False)
+    most = int(np.diff(depths["d_ptr"]).max(initial=1))
+    in_rows = window.input_size[1]
+    phase_rows = -(-in_rows // stride_h)
+    bytes_each = pitch * shape.wide * (most + stride_h * stride_w)  # of a row of dy and the rows it makes
+    block_rows = min(phase_rows, max(1, WOVEN_BYTES // max(1, bytes_each)))
+    places_h = block_rows + high_h - low_h
+    area = places_h * pitch
+    blocks = window.input_size[0] * -(-phase_rows // block_rows)
+    moved = shape.input_bytes + shape.output_bytes
+    group, pieces = grouped(shape.images * blocks, moved)
+    woven, area_start = _woven(shape, block_rows * pitch, stride_h, stride_w)
+    row_div, col_div = divisors(problem)
+    uniform = (row_div == row_div[0]).all() and (col_div == col_div[0]).all()
+    given = woven | depths | {
+        "dy": None, "dx": None, "group": group, "units": shape.images * blocks, "blocks": blocks, "block_rows": block_rows,
+        "in_depth": window.input_size[0], "in_rows": in_rows, "in_row": shape.in_row, "out_depth": window.output_size[0],
+        "out_rows": window.output_size[1], "cols": shape.out_cols, "stride_h": stride_h, "stride_w": stride_w,
+        "channels": shape.channels, "ptr": ptr, "shifts": shifts,
+        "streams": int(streams(shape.input_bytes) and shape.in_row * shape.size % 64 == 0),
+        "low_h": low_h, "places_h": places_h, "low_w": low_w, "places_w": places_w, "area_start": area_start, "area": area,
+        "row_div": row_div, "col_div": wide_row(shape, col_div), "uniform": int(row_div[0] * col_div[0]) if uniform else 0,
+    }  # fmt: skip
+    scratch = area_start + (most * area + pitch) * shape.wide + slack()
+    return make_plan(code(variant(problem, PHASES, "avg_grad", rule=False)), pieces, scratch, moved, given)
+
+
+def _reach(phases: Sequence[Phase]) -> tuple[int, int]:
+    """The lowest and highest shift of an axis, 0 included."""
+    shifts = [0, *(shift for phase in phases for shift in phase.shifts)]
+    return min(shifts), max(shifts)
 
 
 def _same(ptr: Any, per_entry: Any) -> Any:
@@ -213,13 +302,26 @@ def _same(ptr: Any, per_entry: Any) -> Any:
     return same
 
 
-def prefers_gather(problem: Problem) -> bool:
-    """Whether reading every window that covers a cell costs less than adding every output to its winner.
+# Costs in nanoseconds per input element on one core, from measurements of the kernels over many shapes: outputs per input element
+# times what adding one to its winner costs, or times the taps, which is how many windows each cell must ask.
+def _scatter_cost(outputs: float) -> float:
+    return 0.06 + 1.6 * outputs
 
-    Nanoseconds per input element on one core, from measurements of both kernels over many shapes.
-    """
-    window = problem.window
-    outputs = math.prod(window.output_size) / max(1, math.prod(window.input_size))
-    readers = outputs * window.tap_count
-    gather = (0.18 + 0.035 * readers) * (1.0 if problem.channels_in >= 64 else 1.6)
-    return gather < 0.04 + 1.3 * outputs
+
+def _outputs(problem: Problem) -> float:
+    return math.prod(problem.window.output_size) / max(1, math.prod(problem.window.input_size))
+
+
+def prefers_gather(problem: Problem) -> bool:
+    """Whether asking every window about every cell, with vectors of channels, costs less than adding every output to its winner."""
+    outputs, channels = _outputs(problem), problem.channels_in
+    four = lanes_at_once(8 if problem.dtype.name == "float64" else 4)
+    rest, two = channels % four, four // 2
+    chunks = channels // four + rest // two - (-(rest % two) // (two // 2))  # as the kernel takes them
+    return (4 + 2.8 * chunks * outputs * problem.window.tap_count) / channels < _scatter_cost(outputs)
+
+
+def prefers_phases(problem: Problem) -> bool:
+    """The same question for vectors along flat runs of cells."""
+    outputs = _outputs(problem)
+    return 0.09 + 0.06 * outputs * problem.window.tap_count < _scatter_cost(outputs)

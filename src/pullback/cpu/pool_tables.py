@@ -160,30 +160,3 @@ def tap_places(window: Window, axis: int) -> TapPlaces:
     first = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis] - window.pad_low[axis]
     shift, plane = np.divmod(first, window.stride[axis])
     return TapPlaces(plane, shift)
-
-
-@dataclass(frozen=True)
-class PhasePlaces:
-    """Where each stride phase of a gradient reads an unpacked axis of dy: entries ptr[r] .. ptr[r+1] of phase r."""
-
-    low: int
-    high: int
-    ptr: Ints
-    at: Ints
-
-    def places(self, cells: int) -> int:
-        """Places that `cells` neighbouring cells of every phase need."""
-        return cells + self.high - self.low
-
-
-def phase_places(window: Window, axis: int) -> PhasePlaces:
-    """Cell j of phase r is read by output j + shift, that is place j + shift - low; outputs ascending, as the reference adds."""
-    phases = window.phases(axis)
-    shifts = [shift for phase in phases for shift in phase.shifts]
-    low, high = min([0, *shifts]), max([0, *shifts])
-    counts, at = [0], []
-    for phase in phases:
-        at += [shift - low for shift in sorted(phase.shifts)]
-        counts.append(len(at))
-    counts += [len(at)] * (window.stride[axis] - len(phases))  # a stride beyond the axis has phases without cells
-    return PhasePlaces(low, high, np.array(counts, np.int64), np.array(at, np.int64))

@@ -91,6 +91,7 @@ class Lanes:
             return self._narrow(builder, value, count)
 
         self.load, self.load_some, self.store, self.store_some = vector_memory(self._storage(), vector, widen, narrow)
+        self.load_between = load_of_lanes(self._storage(), vector, widen)
         self.load_wide, self.load_wide_some, self.store_wide, self.store_wide_some = vector_memory(compute, vector, same, same)
         winner_storage, wide_winner = LLVM_TYPES[self.winner], LLVM_TYPES[winners.element]
         packed_winners = ir.VectorType(winner_storage, count)
@@ -136,6 +137,8 @@ class Lanes:
         self.load_codes, self.load_codes_some, self.store_codes, self.store_codes_some = vector_memory(
             winner_storage, codes, same, same
         )
+
+        self.load_codes_between = load_of_lanes(winner_storage, codes, same)
 
         @intrinsic
         def splat_code(context: Any, value: Any) -> Any:
@@ -209,17 +212,20 @@ class Lanes:
         self.splat, self.splat_winner, self.first_lanes = splat, splat_winner, first_lanes
 
     def _make_shuffles(self, one: Lanes, registers: int) -> None:
-        """take_every: every registers-th lane of a group; weave: consecutive planes in memory, a lane of each in turn."""
+        """takes: one function for each first lane, every registers-th lane of a group; weave: planes in memory, a lane of each."""
         total, part, pointee = self.count, one.count, one.vector.llvm
         group_type, one_type = self.vector, one.vector
 
-        @intrinsic
-        def take_every(context: Any, group: Any) -> Any:
-            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                order = constant_vector(ir.VectorType(I32, part), range(0, total, registers))
-                return builder.shuffle_vector(args[0], ir.Constant(args[0].type, ir.Undefined), order)
+        def make_take(first: int) -> Any:
+            @intrinsic
+            def take(context: Any, group: Any) -> Any:
+                def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                    order = constant_vector(ir.VectorType(I32, part), range(first, total, registers))
+                    return builder.shuffle_vector(args[0], ir.Constant(args[0].type, ir.Undefined), order)
 
-            return one_type(group_type), emit
+                return one_type(group_type), emit
+
+            return take
 
         @intrinsic
         def weave(context: Any, address: Any, distance: Any) -> Any:
@@ -236,7 +242,19 @@ class Lanes:
 
             return group_type(types.int64, types.int64), emit
 
-        self.take_every, self.weave = take_every, weave
+        @intrinsic
+        def join(context: Any, first: Any, second: Any) -> Any:
+            """A lane of each in turn, of two registers."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                order = [i % 2 * part + i // 2 for i in range(2 * part)]
+                return builder.shuffle_vector(*args, constant_vector(ir.VectorType(I32, 2 * part), order))
+
+            return group_type(one_type, one_type), emit
+
+        if registers == 2:
+            self.join = join
+        self.takes, self.weave = tuple(make_take(first) for first in range(registers)), weave
 
 
 def _concatenate(builder: Any, a: Any, b: Any) -> Any:
@@ -250,6 +268,39 @@ def _concatenate(builder: Any, a: Any, b: Any) -> Any:
     return builder.shuffle_vector(a, b, constant_vector(ir.VectorType(I32, total), range(total)))
 
 
+def _layout(packed: ir.VectorType) -> tuple[int, str]:
+    """Bytes of an element in memory, and how LLVM spells the vector in names of intrinsics."""
+    is_int = isinstance(packed.element, ir.IntType)
+    size = packed.element.width // 8 if is_int else {"half": 2, "float": 4, "double": 8}[str(packed.element)]
+    return size, f"v{packed.count}{'i' if is_int else 'f'}{size * 8}"
+
+
+def _masked_load(builder: Any, address: Any, packed: ir.VectorType, mask: Any) -> Any:
+    """The lanes a mask sets, zeros elsewhere; no other lane is read."""
+    align, suffix = _layout(packed)
+    function = declare(builder, f"llvm.masked.load.{suffix}.p0", packed, [packed.as_pointer(), I32, mask.type, packed])
+    zeros = ir.Constant(packed, [0] * packed.count)
+    return builder.call(function, [pointer(builder, address, packed), ir.Constant(I32, align), mask, zeros])
+
+
+def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
+    """load_between: the lanes from number `low` up to, not with, number `high`; zeros elsewhere."""
+    count = vector.lanes
+    packed, numbers = ir.VectorType(storage, count), ir.VectorType(I64, count)
+
+    @intrinsic
+    def load_between(context: Any, address: Any, low: Any, high: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            lane = constant_vector(numbers, range(count))
+            from_low = builder.icmp_signed(">=", lane, splat_lanes(builder, args[1], count))
+            mask = builder.and_(from_low, builder.icmp_signed("<", lane, splat_lanes(builder, args[2], count)))
+            return widen(builder, _masked_load(builder, args[0], packed, mask))
+
+        return vector(types.int64, types.int64, types.int64), emit
+
+    return load_between
+
+
 def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tuple[Any, Any, Any, Any]:
     """(load, load_some, store, store_some) of a vector kept in memory as `storage` elements.
 
@@ -258,8 +309,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     """
     count = vector.lanes
     packed = ir.VectorType(storage, count)
-    align = storage.width // 8 if isinstance(storage, ir.IntType) else {"half": 2, "float": 4, "double": 8}[str(storage)]
-    suffix = f"v{count}{'i' if isinstance(storage, ir.IntType) else 'f'}{align * 8}"
+    align, suffix = _layout(packed)
 
     @intrinsic
     def load(context: Any, address: Any, n: Any) -> Any:
@@ -271,10 +321,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     @intrinsic
     def load_some(context: Any, address: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            place, mask = pointer(builder, args[0], packed), some_lanes(builder, args[1], count)
-            function = declare(builder, f"llvm.masked.load.{suffix}.p0", packed, [packed.as_pointer(), I32, mask.type, packed])
-            zeros = ir.Constant(packed, [0] * count)
-            return widen(builder, builder.call(function, [place, ir.Constant(I32, align), mask, zeros]))
+            return widen(builder, _masked_load(builder, args[0], packed, some_lanes(builder, args[1], count)))
 
         return vector(types.int64, types.int64), emit
 

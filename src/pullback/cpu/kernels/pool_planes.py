@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import fence, stream_bytes
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
 from pullback.cpu.kernels.pool_scatter import make_scatter
 from pullback.cpu.kernels.rows import make_rows
@@ -35,17 +34,18 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
     V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
-    get, put, get_wide, get_winner, put_winner = lanes.get, lanes.put, lanes.get_wide, lanes.get_winner, lanes.put_winner
+    get, put, get_winner, put_winner = lanes.get, lanes.put, lanes.get_winner, lanes.put_winner
     load_wide, store, store_some, store_wide = lanes.load_wide, lanes.store, lanes.store_some, lanes.store_wide
     splat, first_lanes = lanes.splat, lanes.first_lanes
     first_wins, leading = ties == "first", nan == "leading"
     quad = lanes.times(4)
     Q = quad.count
-    fill, unpack, pack = make_rows(lanes)
+    fill, unpack, _ = make_rows(lanes)
 
     @inline
     def unpack_plane(
-        plane, area, in_rows, width, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row0, neutral
+        plane, area, in_rows, width, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row0, neutral,
+        limit,
     ):  # fmt: skip
         """The rows that output rows from row0 on read, split by both strides: planes of places_h rows of places_w cells.
 
@@ -58,7 +58,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 target = area + r * stride_w * distance + q * pitch
                 if 0 <= row < in_rows:
                     source = plane + row * width * channels * SIZE
-                    unpack(source, target, width, channels, stride_w, low_w, places_w, distance, neutral)
+                    unpack(source, target, width, channels, stride_w, low_w, places_w, distance, neutral, limit)
                 else:
                     for w in range(stride_w):
                         fill(target + w * distance, places_w * channels, neutral)
@@ -102,43 +102,51 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 put_winner(winners + i * WINNER, tap)
 
     takes = make_takes(quad, ties, "ignore" if nan == "leading" else nan)
-    splat_q, splat_code, load_q, store_q = quad.splat, quad.splat_winner, quad.load_wide, quad.store_wide
-    store_codes = quad.store_winners
+    splat_q, splat_winner, load_q, store_q = quad.splat, quad.splat_winner, quad.load_wide, quad.store_wide
+    store_winners = quad.store_winners
 
     @inline
     def best_places(areas, sums, codes, count, area_bytes, planes, d0, d_tap, taps, tap_at):
         """Value and winner at `count` places; whether a NaN was seen (asked only under "leading")."""
         odd = invert(equal(splat_q(0.0), splat_q(0.0)))
         for j in range(0, count, Q):
-            best, winner = splat_q(MINUS_INFINITY), splat_code(NONE)
+            best, winner = splat_q(MINUS_INFINITY), splat_winner(NONE)
             for e in range(planes):
                 area, base = areas + e * area_bytes + j * WIDE, get_int(d_tap + 8 * (d0 + e)) * taps
                 for t in range(taps):
                     cell = load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
                     wins = takes(cell, best)
                     best = choose(wins, cell, best)
-                    winner = choose(wins, splat_code(base + t), winner)
+                    winner = choose(wins, splat_winner(base + t), winner)
                     if leading:
                         odd = odd | invert(equal(cell, cell))
             store_q(sums + j * WIDE, best, Q)
-            store_codes(codes + j * WINNER, winner, Q)
+            store_winners(codes + j * WINNER, winner, Q)
         return any_lane(odd)
 
-    load_codes, store_codes_some = lanes.load_winners, lanes.store_winners_some
+    load_codes, store_codes_all, store_codes_some = lanes.load_codes, lanes.store_codes, lanes.store_codes_some
+
+    @inline
+    def settle(sums, codes, y, winners, j, n, above, put_values, put_codes):
+        """Copy n results out; the lanes of them that may have no winner."""
+        best = load_wide(sums + j * WIDE, V)
+        if y:
+            put_values(y + j * SIZE, best, n)
+        if winners:
+            put_codes(winners + j * WINNER, load_codes(codes + j * WINNER, V), n)
+        return invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
 
     @inline
     def settle_row(sums, codes, y, winners, length, above):
         """Copy one row of results out; whether a window of it may have no winner and must be looked at again."""
         again = invert(equal(splat(0.0), splat(0.0)))
-        for j in range(0, length, V):
-            n = min(V, length - j)
-            best = load_wide(sums + j * WIDE, V)
-            if y:
-                store_some(y + j * SIZE, best, n)
-            if winners:
-                store_codes_some(winners + j * WINNER, load_codes(codes + j * WINNER, V), n)
-            doubtful = invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
-            again = again | (doubtful & first_lanes(n))
+        j = 0
+        while j + V <= length:
+            again = again | settle(sums, codes, y, winners, j, V, above, store, store_codes_all)
+            j += V
+        if j < length:
+            last = settle(sums, codes, y, winners, j, length - j, above, store_some, store_codes_some)
+            again = again | (last & first_lanes(length - j))
         return any_lane(again)
 
     @outline
@@ -158,6 +166,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         empty: float, above: float,
     ):  # fmt: skip
         pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
         sums, codes = scratch + sum_start, scratch + code_start
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
@@ -169,7 +178,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             for e in range(d0, d1):
                 unpack_plane(
                     volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
-                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY, limit,
                 )  # fmt: skip
             count = (last - first - 1) * pitch + length
             odd = best_places(scratch, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, taps, tap_at)
@@ -202,6 +211,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         Needed rows of one depth follow each other; at most most_rows of them are found at a time.
         """
         pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
         areas, sums, codes, own = scratch + area_start, scratch + sum_start, scratch + code_start, scratch + own_start
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
@@ -222,7 +232,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 for e in range(d0, d1):
                     unpack_plane(
                         volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, areas + (e - d0) * area_bytes, in_rows,
-                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY,
+                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY, limit,
                     )  # fmt: skip
                 count = (run - 1) * pitch + length
                 odd = best_places(areas, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, tap_count, places_at)
@@ -259,6 +269,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     ):  # fmt: skip
         """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
         pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
         sums = scratch + sum_start
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
@@ -270,7 +281,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             for e in range(d0, d1):
                 unpack_plane(
                     volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
-                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0, limit,
                 )  # fmt: skip
             sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, d1 - d0, taps, tap_at)
             for i in range(last - first):
@@ -291,99 +302,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                         if no_row or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
                             put(target + k * SIZE, empty)
 
-    @inline
-    def share_row(line, count, row_divisor, col_div):
-        """Divide one unpacked row of dy by its windows' divisors; the padding behind it is divided too, and stays 0."""
-        for j in range(0, count, V):
-            store_wide(
-                line + j * WIDE, load_wide(line + j * WIDE, V) / (splat(row_divisor) * load_wide(col_div + j * WIDE, V)), V
-            )
-
-    def avg_grad(
-        piece, scratch, dy, dx, group, units, blocks, in_depth, in_rows, in_cols, channels, out_depth, out_rows, cols,
-        stride_h, stride_w, low_h, places_h, low_w, places_w, block_rows, area_bytes, plane_start, plane_rows, stage,
-        d_ptr, d_src, phase_h_ptr, phase_h_at, phase_w_ptr, phase_w_at, row_div, col_div, uniform, constant,
-    ):  # fmt: skip
-        """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed.
-
-        constant: whether one window covers all cells of a row, so that these are all alike.
-        """
-        factor = 1.0 / float(max(uniform, 1))
-        pitch, in_row, length = places_w * channels, in_cols * channels, cols * channels
-        per_depth = blocks // in_depth
-        areas, planes = scratch + stage, scratch + plane_start
-        distance = plane_rows * pitch * WIDE
-        begin = piece * group
-        start = dx + ((begin // blocks * in_depth + begin % blocks // per_depth) * in_rows + begin % per_depth * block_rows) * (
-            in_row * SIZE
-        )
-        end = start
-        for unit in range(begin, min(begin + group, units)):
-            image, b = unit // blocks, unit % blocks
-            depth, first = b // per_depth, b % per_depth * block_rows
-            last = min(first + block_rows, in_rows)
-            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
-            row0 = first // stride_h + low_h
-            for e in range(d0, d1):
-                plane = get_int(d_src + 8 * e)
-                for q in range(places_h):
-                    row = row0 + q
-                    line = areas + (e - d0) * area_bytes + q * pitch * WIDE
-                    if 0 <= row < out_rows:
-                        r = plane * out_rows + row
-                        source = dy + (image * out_depth * out_rows + r) * length * SIZE
-                        unpack(source, line, cols, channels, 1, low_w, places_w, 0, 0.0)
-                        if not uniform:
-                            share_row(line - low_w * channels * WIDE, length, float(get_int(row_div + 8 * r)), col_div)
-                    else:
-                        fill(line, places_w * channels, 0.0)
-            target = dx + ((image * in_depth + depth) * in_rows + first) * in_row * SIZE
-            out = scratch + (target - start) if stage else target
-            if constant:
-                for i in range(last - first):
-                    total = 0.0
-                    for e in range(d0, d1):
-                        for t in range(get_int(phase_h_ptr), get_int(phase_h_ptr + 8)):
-                            at = (get_int(phase_h_at + 8 * t) + i) * pitch - low_w
-                            total += get_wide(areas + (e - d0) * area_bytes + at * WIDE)
-                    value = splat(total * factor)
-                    for j in range(0, in_row, V):
-                        store_some(out + (i * in_row + j) * SIZE, value, min(V, in_row - j))
-            else:
-                for rh in range(stride_h):
-                    rows_here = (last - first - rh + stride_h - 1) // stride_h
-                    h0, h1 = get_int(phase_h_ptr + 8 * rh), get_int(phase_h_ptr + 8 * rh + 8)
-                    for rw in range(stride_w):
-                        w0, w1 = get_int(phase_w_ptr + 8 * rw), get_int(phase_w_ptr + 8 * rw + 8)
-                        spread_places(
-                            areas, planes + (rh * stride_w + rw) * distance, rows_here * pitch, area_bytes, d1 - d0,
-                            h0, h1, phase_h_at, w0, w1, phase_w_at, pitch, channels, factor,
-                        )  # fmt: skip
-                for i in range(last - first):
-                    source = planes + (i % stride_h * stride_w) * distance + i // stride_h * pitch * WIDE
-                    pack(source, out + i * in_row * SIZE, in_cols, channels, stride_w, distance)
-            end = target + (last - first) * in_row * SIZE
-        if stage:
-            stream_bytes(start, scratch, end - start)
-            fence()
-
-    @inline
-    def spread_places(
-        areas, plane, count, area_bytes, depths, h0, h1, phase_h_at, w0, w1, phase_w_at, pitch, channels, factor
-    ):  # fmt: skip
-        """One phase of both axes at `count` places: the sum of the dy whose windows cover them."""
-        for j in range(0, count, Q):
-            total = splat_q(0.0)
-            for e in range(depths):
-                for h in range(h0, h1):
-                    line = areas + e * area_bytes + (get_int(phase_h_at + 8 * h) * pitch + j) * WIDE
-                    for w in range(w0, w1):
-                        total = total + load_q(line + get_int(phase_w_at + 8 * w) * channels * WIDE, Q)
-            store_q(plane + j * WIDE, total * splat_q(factor), Q)
-
     return {
         "max_forward": max_forward,
         "max_grad_from_x": max_grad_from_x,
         "avg_forward": avg_forward,
-        "avg_grad": avg_grad,
     }

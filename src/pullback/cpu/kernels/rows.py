@@ -2,7 +2,8 @@
 
 A row is `width` cells of `channels` elements. Unpacked, cell q * stride + r is place q of plane r, so that a kernel whose
 windows move by `stride` cells reads consecutive places; places outside the row hold a neutral value. Scratch holds the type
-that sums are made in ("wide"); writing a plane may run one vector past its end, so scratch has a vector of slack.
+that sums are made in ("wide"). Writing a plane may run one vector past its end: rows are unpacked in ascending order, so that
+the next row mends that, and scratch has a vector of slack. Reading may run past a row too, where more of its array follows.
 """
 
 from __future__ import annotations
@@ -52,24 +53,47 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
             store_some(target + j * SIZE, load_wide(source + j * WIDE, V), count - j)
 
     def make_split(stride):
+        """Functions for single elements of which every stride-th is wanted: quick where more may be read, and careful."""
         group = lanes.times(stride)
-        take, load_group, load_group_some = group.take_every, group.load, group.load_some
+        take, load_group, load_group_some = group.takes[0], group.load, group.load_some
 
         @inline
         def split(source, target, count):
-            """Every stride-th single element into scratch; `source` has the last of them, and nothing is read past it."""
-            j = 0
-            while j + V < count:  # strict: the last group would reach past the last element taken
-                store_wide(target + j * WIDE, take(load_group(source + j * stride * SIZE, V)), V)
-                j += V
-            while j < count:
+            """Every stride-th element into scratch; `source` has the last of them, and nothing is read past it."""
+            for j in range(0, count, V):
                 reach = (count - 1 - j) * stride + 1
                 store_wide(target + j * WIDE, take(load_group_some(source + j * stride * SIZE, reach)), V)
-                j += V
 
-        return split
+        return split, load_group, group.takes
 
-    split2, split3, split4 = (make_split(stride) for stride in SHUFFLED_STRIDES)
+    split2, load2, (take20, take21) = make_split(2)
+    split3, load3, (take30, take31, take32) = make_split(3)
+    split4, load4, (take40, take41, take42, take43) = make_split(4)
+
+    @inline
+    def split_all2(source, target, count, distance):
+        """`count` elements for each of two planes, or up to a vector more; reads as far as that takes."""
+        for j in range(0, count, V):
+            cells = load2(source + j * 2 * SIZE, 2 * V)
+            store_wide(target + j * WIDE, take20(cells), V)
+            store_wide(target + distance + j * WIDE, take21(cells), V)
+
+    @inline
+    def split_all3(source, target, count, distance):
+        for j in range(0, count, V):
+            cells = load3(source + j * 3 * SIZE, 3 * V)
+            store_wide(target + j * WIDE, take30(cells), V)
+            store_wide(target + distance + j * WIDE, take31(cells), V)
+            store_wide(target + 2 * distance + j * WIDE, take32(cells), V)
+
+    @inline
+    def split_all4(source, target, count, distance):
+        for j in range(0, count, V):
+            cells = load4(source + j * 4 * SIZE, 4 * V)
+            store_wide(target + j * WIDE, take40(cells), V)
+            store_wide(target + distance + j * WIDE, take41(cells), V)
+            store_wide(target + 2 * distance + j * WIDE, take42(cells), V)
+            store_wide(target + 3 * distance + j * WIDE, take43(cells), V)
 
     @inline
     def unpack_plane(source, target, count, channels, stride):
@@ -99,19 +123,36 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
                 q += 1
 
     @outline
-    def unpack(source, target, width, channels, stride, low, places, distance, neutral):
-        """A whole row: `stride` planes of `places` cells, `distance` bytes apart, the first of which is number `low`."""
+    def unpack(source, target, width, channels, stride, low, places, distance, neutral, limit):
+        """A whole row: `stride` planes of `places` cells, `distance` bytes apart, the first of which is number `low`.
+
+        limit: the address where the row's array ends.
+        """
         stay_outline()
+        begin = min(max(low, 0), low + places)
+        most = max(0, min(low + places, (width + stride - 1) // stride) - begin)  # cells of the fullest plane
+        start = source + begin * stride * channels * SIZE
+        quick = (stride == 1 or (channels == 1 and stride <= 4)) and start + (most * channels + V) * stride * SIZE <= limit
         for r in range(stride):
-            plane = target + r * distance
-            begin = min(max(low, 0), low + places)
-            end = max(begin, min(low + places, (width - r + stride - 1) // stride))
             if begin > low:
-                fill(plane, (begin - low) * channels, neutral)
-            start = source + (begin * stride + r) * channels * SIZE
-            unpack_plane(start, plane + (begin - low) * channels * WIDE, end - begin, channels, stride)
+                fill(target + r * distance, (begin - low) * channels, neutral)
+        inside = target + (begin - low) * channels * WIDE
+        if quick:
+            if stride == 1:
+                for j in range(0, most * channels, V):
+                    store_wide(inside + j * WIDE, load(start + j * SIZE, V), V)
+            elif stride == 2:
+                split_all2(start, inside, most, distance)
+            elif stride == 3:
+                split_all3(start, inside, most, distance)
+            else:
+                split_all4(start, inside, most, distance)
+        for r in range(stride):
+            end = max(begin, min(low + places, (width - r + stride - 1) // stride))
+            if not quick:
+                unpack_plane(start + r * channels * SIZE, inside + r * distance, end - begin, channels, stride)
             if end < low + places:
-                fill(plane + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
+                fill(target + r * distance + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
 
     def make_weave(stride):
         group = lanes.times(stride)
