@@ -12,12 +12,13 @@ from typing import Any
 
 from pullback.cpu import pool
 from pullback.cpu.machine import machine
-from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, SCATTER, WHOLE, is_whole
+from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import is_flat, prefers_phases, prefers_gather
 from pullback.problem import AnyProblem, Problem
 from pullback.registry import register_kernel
 
 BACKEND = "cpu"
+MOST_STRIDE = 4
 TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking every window about every cell"
 
 
@@ -53,6 +54,14 @@ def _phases_accepts(problem: Problem) -> str | None:
     return _not_empty(problem)
 
 
+def _rows_accepts(problem: Problem) -> str | None:
+    if problem.layout == "channels_last" and problem.channels_in > 1:
+        return "its vectors run along rows of single elements, and channels_last has channels between them"
+    if problem.window.stride[-1] > MOST_STRIDE:
+        return f"it splits rows in registers by strides up to {MOST_STRIDE}, not {problem.window.stride[-1]}"
+    return _not_empty(problem)
+
+
 def _whole_accepts(problem: Problem) -> str | None:
     if not is_whole(problem):
         return "it is for windows that are the whole image, with the cells of an image side by side"
@@ -73,9 +82,11 @@ def _register(op: str, name: str, accepts: Callable[[Any], str | None], run: Cal
 
 _register("max_pool", "whole", _whole_accepts, pool.max_pool, WHOLE)
 _register("max_pool", "channels", _channels_accepts, pool.max_pool, CHANNELS)
+_register("max_pool", "rows", _rows_accepts, pool.max_pool, ROWS)
 _register("max_pool", "planes", _not_empty, pool.max_pool, PLANES)
 _register("max_pool_grad", "whole", _whole_accepts, pool.max_pool_grad, WHOLE)
 _register("max_pool_grad", "channels", _channels_accepts, pool.max_pool_grad, CHANNELS)
+_register("max_pool_grad", "rows", _rows_accepts, pool.max_pool_grad, ROWS)
 _register("max_pool_grad", "planes", _not_empty, pool.max_pool_grad, PLANES)
 _register("max_pool_grad_from_winners", "whole", _whole_accepts, pool.max_pool_grad_from_winners, WHOLE)
 _register("max_pool_grad_from_winners", "gather", _gather_accepts, pool.max_pool_grad_from_winners, CHANNELS)
@@ -84,6 +95,7 @@ _register("max_pool_grad_from_winners", "scatter", _not_empty, pool.max_pool_gra
 _register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
 _register("avg_pool", "whole", _whole_accepts, pool.avg_pool, WHOLE)
 _register("avg_pool", "channels", _channels_accepts, pool.avg_pool, CHANNELS)
+_register("avg_pool", "rows", _rows_accepts, pool.avg_pool, ROWS)
 _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)

@@ -11,7 +11,15 @@ from pullback.cpu.memory import new_array
 from pullback.cpu.plan import Plan
 from pullback.cpu.pool_common import CHANNELS, PHASES, SCATTER, WHOLE
 from pullback.cpu.pool_forward import forward_plan
-from pullback.cpu.pool_gradient import avg_phases_plan, avg_plan, gather_plan, indices_plan, phases_plan, scatter_plan, whole_plan
+from pullback.cpu.pool_gradient import (
+    avg_phases_plan,
+    avg_plan,
+    gather_plan,
+    indices_plan,
+    phases_plan,
+    scatter_plan,
+    whole_plan,
+)
 from pullback.problem import IndexProblem, Problem
 from pullback.reference import pool as reference
 from pullback.rules import Array

@@ -15,7 +15,8 @@ from pullback.problem import Problem
 
 PLANE_BYTES = 160 << 10  # unpacked rows of a block of a plane
 BLOCK_BYTES = 48 << 10  # working set of a piece: stays in the second-level cache with room to spare
-CHANNELS, PHASES, PLANES, SCATTER, WHOLE = "pool_channels", "pool_phases", "pool_planes", "pool_scatter", "pool_whole"
+CHANNELS, PHASES, PLANES = "pool_channels", "pool_phases", "pool_planes"
+ROWS, SCATTER, WHOLE = "pool_rows", "pool_scatter", "pool_whole"
 
 Table = np.ndarray[Any, Any]
 
@@ -89,7 +90,19 @@ def variant(problem: Problem, module: str, kernel: str, *, rule: bool) -> Varian
         winner = problem.winner
         floor = winner.above is not None
         options += [("floor", floor), ("losers", floor or winner.nan == "ignore"), ("nan", winner.nan), ("ties", winner.ties)]
+    if module == ROWS:
+        one = lanes_at_once(8 if problem.dtype.name == "float64" else 4) // 4
+        options += [("registers", 1 if problem.window.output_size[-1] <= one else 2), ("stride", problem.window.stride[-1])]
     return Variant(module, kernel, problem.dtype.name, tuple(options))
+
+
+def row_geometry(problem: Problem) -> dict[str, Any]:
+    """The last axis as pool_rows takes it."""
+    window = problem.window
+    return {
+        "width": window.input_size[-1], "first_col": -window.pad_low[-1], "kernel_cols": window.kernel[-1],
+        "dilation_w": window.dilation[-1],
+    }  # fmt: skip
 
 
 def streams(total_bytes: int) -> bool:

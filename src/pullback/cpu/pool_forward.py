@@ -12,12 +12,15 @@ from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import (
     CHANNELS,
     PLANE_BYTES,
+    ROWS,
     WHOLE,
     Shape,
+    Table,
     divisors,
     floor_of,
     grouped,
     row_block,
+    row_geometry,
     shape_of,
     simplified,
     slack,
@@ -92,7 +95,14 @@ def plan_of_images(problem: Problem, kernel: str, *, rule: bool) -> Plan:
     given = dict.fromkeys(("x", "y", "winners", "indices", "dy", "dx")) | {
         "group": group, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
     }  # fmt: skip
-    return make_plan(code(variant(problem, WHOLE, kernel, rule=rule)), pieces, 2 * slack(), moved, given)
+    return make_plan(code(variant(problem, WHOLE, kernel, rule=rule)), pieces, 0, moved, given)
+
+
+def _exact_share(row_div: Table, col_div: Table) -> float:
+    """The reciprocal of the one divisor of all windows, if it is a power of 2 and so exact; else 0."""
+    divisor = int(row_div[0] * col_div[0])
+    same = (row_div == row_div[0]).all() and (col_div == col_div[0]).all()
+    return 1 / divisor if same and divisor & (divisor - 1) == 0 else 0.0
 
 
 @lru_cache(maxsize=1024)
@@ -114,7 +124,11 @@ def forward_plan(problem: Problem, module: str) -> Plan:
     else:
         row_div, col_div = divisors(problem)
         given |= {"row_div": row_div, "col_div": col_div if module == CHANNELS else wide_row(shape, col_div)}
-    if module == CHANNELS:
+    if module == ROWS:
+        given |= row_geometry(problem)
+        if not is_max:
+            given["share"] = _exact_share(row_div, col_div)
+    if module in (CHANNELS, ROWS):
         block = row_block(shape.out_rows * shape.images, moved // max(1, shape.images * shape.out_rows))
         pieces, scratch = -(-shape.images * shape.out_rows // block), winner_row
         given |= {"block": block, "images": shape.images}

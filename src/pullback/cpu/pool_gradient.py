@@ -16,6 +16,7 @@ from pullback.cpu.pool_common import (
     CHANNELS,
     PHASES,
     PLANES,
+    ROWS,
     SCATTER,
     Shape,
     divisors,
@@ -23,6 +24,7 @@ from pullback.cpu.pool_common import (
     grouped,
     lanes_at_once,
     row_block,
+    row_geometry,
     shape_of,
     simplified,
     slack,
@@ -90,6 +92,8 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     }  # fmt: skip
     winner_row = -(-shape.out_row * problem.winner_dtype.itemsize // 64) * 64
     scratch += winner_row + slack()
+    if module == ROWS:
+        given |= row_geometry(problem) | {"images": shape.images}
     if module == PLANES:
         need_rows = max(1, int(np.diff(blocks.need_ptr).max(initial=1)))
         unpacked, end = unpacked_planes(problem, shape, need_rows, scratch)

@@ -151,11 +151,49 @@ class Lanes:
 
         self.splat_code = splat_code
 
-        # Winner numbers in scratch, as wide as in registers.
-        _, _, self.store_wide_winners, _ = vector_memory(wide_winner, winners, same, same)
-        self.get_wide_winner, _ = memory_scalar(
-            wide_winner, types.int64, (lambda b, raw: raw) if wide_winner == I64 else (lambda b, raw: b.zext(raw, I64)), same
-        )
+        @intrinsic
+        def lane_numbers(context: Any) -> Any:
+            """0, 1, 2, ... as tap numbers."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return constant_vector(winners.llvm, range(count))
+
+            return winners(), emit
+
+        @intrinsic
+        def first_winner(context: Any, value: Any) -> Any:
+            """The tap number in the first lane."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                number = builder.extract_element(args[0], ir.Constant(I32, 0))
+                return number if wide_winner == I64 else builder.zext(number, I64)
+
+            return types.int64(winners), emit
+
+        @intrinsic
+        def first_value(context: Any, value: Any) -> Any:
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                return builder.extract_element(args[0], ir.Constant(I32, 0))
+
+            return scalar(vector), emit
+
+        self.lane_numbers, self.first_winner, self.first_value = lane_numbers, first_winner, first_value
+
+        def make_turn(by: int) -> Any:
+            @intrinsic
+            def turn(context: Any, value: Any) -> Any:
+                """The lanes moved round by a constant."""
+
+                def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                    order = constant_vector(ir.VectorType(I32, count), [(i + by) % count for i in range(count)])
+                    return builder.shuffle_vector(args[0], ir.Constant(args[0].type, ir.Undefined), order)
+
+                return value(value), emit
+
+            return turn
+
+        # By a half, a quarter, ... of the lanes: folding a vector onto itself with each of these reaches all lanes.
+        self.turns = tuple(make_turn(by) for by in (count >> step for step in range(1, count.bit_length())) if by)
 
         @intrinsic
         def add_lanes(context: Any, value: Any) -> Any:
@@ -284,19 +322,27 @@ def _masked_load(builder: Any, address: Any, packed: ir.VectorType, mask: Any) -
 
 
 def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
-    """load_between: the lanes from number `low` up to, not with, number `high`; zeros elsewhere."""
+    """load_between: the lanes from number `low` up to, not with, number `high`; elsewhere another value, and nothing is read."""
     count = vector.lanes
-    packed, numbers = ir.VectorType(storage, count), ir.VectorType(I64, count)
+    packed, bits = ir.VectorType(storage, count), ir.IntType(max(64, 2 * count))
+    ones = ir.Constant(bits, 2**count - 1)
+
+    def from_lane(builder: Any, number: Any) -> Any:
+        """A bit for every lane from a number on, which may lie far outside."""
+        for limit, op in ((0, "<"), (count, ">")):
+            at = ir.Constant(I64, limit)
+            number = builder.select(builder.icmp_signed(op, number, at), at, number)
+        return builder.shl(ones, number if bits == I64 else builder.zext(number, bits))
 
     @intrinsic
-    def load_between(context: Any, address: Any, low: Any, high: Any) -> Any:
+    def load_between(context: Any, address: Any, low: Any, high: Any, elsewhere: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            lane = constant_vector(numbers, range(count))
-            from_low = builder.icmp_signed(">=", lane, splat_lanes(builder, args[1], count))
-            mask = builder.and_(from_low, builder.icmp_signed("<", lane, splat_lanes(builder, args[2], count)))
-            return widen(builder, _masked_load(builder, args[0], packed, mask))
+            # A few scalar instructions, where comparing all lanes would take more.
+            lanes = builder.and_(from_lane(builder, args[1]), builder.not_(from_lane(builder, args[2])))
+            mask = builder.bitcast(builder.trunc(lanes, ir.IntType(count)), ir.VectorType(ir.IntType(1), count))
+            return builder.select(mask, widen(builder, _masked_load(builder, args[0], packed, mask)), args[3])
 
-        return vector(types.int64, types.int64, types.int64), emit
+        return vector(types.int64, types.int64, types.int64, vector), emit
 
     return load_between
 

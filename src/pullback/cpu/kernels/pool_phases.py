@@ -41,8 +41,8 @@ def build(lanes: Any) -> dict[str, Any]:
                 if safe:
                     codes, values = load_codes(winners + source * WINNER, Q), load(dy + source * SIZE, Q)
                 else:
-                    codes = load_codes_between(winners + source * WINNER, -source, outputs - source)
-                    values = load_between(dy + source * SIZE, -source, outputs - source)
+                    codes = load_codes_between(winners + source * WINNER, -source, outputs - source, splat_code(0))
+                    values = load_between(dy + source * SIZE, -source, outputs - source, splat(0.0))
                 total = total + choose(equal(codes, splat_code(get_int(taps + 8 * k))), values, splat(0.0))
             return total
 
@@ -64,7 +64,9 @@ def build(lanes: Any) -> dict[str, Any]:
             stay_outline()
             k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
             for j in range(0, count, Q):
-                store_octo(rows + 2 * j * SIZE, join(due(at + j, k0, k1, shifts, *args), due(at + j, k1, k2, shifts, *args)), 2 * Q)
+                store_octo(
+                    rows + 2 * j * SIZE, join(due(at + j, k0, k1, shifts, *args), due(at + j, k1, k2, shifts, *args)), 2 * Q
+                )
 
         @outline
         def one_phase(target, count, at, p, ptr, shifts, direct, streams, args):

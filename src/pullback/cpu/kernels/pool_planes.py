@@ -4,15 +4,13 @@ The source rows of a block are unpacked into scratch (rows.py), split by the str
 tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no tap ever
 leaves it. Places past the end of a row hold rubbish that is not copied out. The depth axis of 3-D problems goes through lists
 (`d_ptr`, `d_src`): the planes each target plane reads. Offsets named *_at count elements, *_bytes and *_start bytes.
-
-Windows for which the padding could be mistaken for a cell (all -inf, or NaN under the "leading" rule) are done again, cell by
-cell, from the lists of pool_channels.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
 from pullback.cpu.kernels.pool_scatter import make_scatter
 from pullback.cpu.kernels.rows import make_rows
@@ -24,9 +22,6 @@ from pullback.cpu.kernels.vectors import (
     greater,
     inline,
     invert,
-    outline,
-    put_int,
-    stay_outline,
 )
 
 
@@ -34,13 +29,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
     V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
-    get, put, get_winner, put_winner = lanes.get, lanes.put, lanes.get_winner, lanes.put_winner
+    put = lanes.put
     load_wide, store, store_some, store_wide = lanes.load_wide, lanes.store, lanes.store_some, lanes.store_wide
     splat, first_lanes = lanes.splat, lanes.first_lanes
-    first_wins, leading = ties == "first", nan == "leading"
+    leading = nan == "leading"
     quad = lanes.times(4)
     Q = quad.count
     fill, unpack, _ = make_rows(lanes)
+    look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
 
     @inline
     def unpack_plane(
@@ -62,44 +58,6 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 else:
                     for w in range(stride_w):
                         fill(target + w * distance, places_w * channels, neutral)
-
-    @inline
-    def one_window(x, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above):
-        """Value and winner of one window, cell by cell: the rule itself."""
-        best, winner, has = get(x), NONE, False
-        for e in range(e0, e1):
-            for k in range(k0, k1):
-                cell = get(x + (get_int(row_src + 8 * e) + get_int(col_src + 8 * k)) * SIZE)
-                better = cell > best if first_wins else cell >= best
-                if not has:
-                    wins = True
-                elif nan == "propagate":
-                    wins = best == best and (better or cell != cell)
-                elif nan == "ignore":
-                    wins = cell == cell and (better or best != best)
-                else:
-                    wins = better
-                if wins:
-                    best, winner, has = cell, get_int(row_tap + 8 * e) + get_int(col_tap + 8 * k), True
-        if has and losers and ((floor and not best > above) or (not floor and best != best)):
-            winner, has = NONE, False
-        return best, winner, has
-
-    @outline
-    def look_again(x, y, winners, length, channels, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above):
-        """One output row by the rule itself; y or winners may be 0 for not wanted."""
-        stay_outline()
-        for i in range(length):
-            col, c = i // channels, i % channels
-            k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
-            value, tap, has = one_window(x + c * SIZE, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above)
-            if y:
-                if has:
-                    put(y + i * SIZE, value)
-                else:
-                    put(y + i * SIZE, empty)
-            if winners:
-                put_winner(winners + i * WINNER, tap)
 
     takes = make_takes(quad, ties, "ignore" if nan == "leading" else nan)
     splat_q, splat_winner, load_q, store_q = quad.splat, quad.splat_winner, quad.load_wide, quad.store_wide
@@ -148,15 +106,6 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             last = settle(sums, codes, y, winners, j, length - j, above, store_some, store_codes_some)
             again = again | (last & first_lanes(length - j))
         return any_lane(again)
-
-    @outline
-    def index_row(indices, winners, length, channels, base, col_base, tap_base):
-        """Winners of one row as flat indices into the input, -1 for none."""
-        stay_outline()
-        for i in range(length):
-            tap = get_winner(winners + i * WINNER)
-            first = base + get_int(col_base + 8 * (i // channels)) + i % channels
-            put_int(indices + 8 * i, -1 if tap == NONE else first + get_int(tap_base + 8 * tap))
 
     def max_forward(
         piece, scratch, x, y, winners, indices, group, units, blocks, out_depth, out_rows, cols, channels,

@@ -9,34 +9,44 @@ from typing import Any
 
 from pullback.cpu.kernels.native import fill_zero
 from pullback.cpu.kernels.pool_rules import make_takes
-from pullback.cpu.kernels.vectors import choose, inline, put_int
+from pullback.cpu.kernels.vectors import choose, equal, greater, inline, invert, put_int
 
 
 def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
-    V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
+    V, SIZE, WINNER = lanes.count, lanes.size, lanes.winner_size
     NONE = 256**WINNER - 1
     load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
     splat, splat_winner, first_lanes, add_lanes = lanes.splat, lanes.splat_winner, lanes.first_lanes, lanes.add_lanes
-    get, put, get_wide, store_wide = lanes.get, lanes.put, lanes.get_wide, lanes.store_wide
-    get_winner, put_winner, store_block = lanes.get_winner, lanes.put_winner, lanes.store_wide_winners
-    get_block = lanes.get_wide_winner
+    get, put, get_winner, put_winner = lanes.get, lanes.put, lanes.get_winner, lanes.put_winner
+    lane_numbers, first_value, first_winner = lanes.lane_numbers, lanes.first_value, lanes.first_winner
     takes = make_takes(lanes, ties, nan)
     first_wins = ties == "first"
 
-    @inline
-    def scalar_takes(cell, at, best, winner):
-        """The rule for two cells whose numbers are known, in any order of the lanes."""
-        before = at < winner if first_wins else at > winner
-        if nan == "propagate":
-            if cell != cell or best != best:
-                return cell != cell and (best == best or at < winner)
-        elif nan == "ignore" and (cell != cell or best != best):
-            return cell == cell
-        return cell > best or (cell == best and before)
+    def make_fold(turn):
+        @inline
+        def fold(best, number):
+            """Each lane against the one that `turn` brings to it: the rule for two cells whose numbers are known, in any order."""
+            cell, at = turn(best), turn(number)
+            earlier = greater(number, at)
+            wins = greater(cell, best) | (equal(cell, best) & (earlier if first_wins else greater(at, number)))
+            if nan == "propagate":
+                is_nan, is_number = invert(equal(cell, cell)), equal(best, best)
+                wins = (is_number & wins) | (is_nan & (is_number | earlier))
+            elif nan == "ignore":
+                wins = wins | (equal(cell, cell) & invert(equal(best, best)))
+            return choose(wins, cell, best), choose(wins, at, number)
+
+        return fold
 
     @inline
-    def find(x, cells, scratch, above):
+    def unfolded(best, number):
+        return best, number
+
+    fold1, fold2, fold3, fold4 = (*map(make_fold, lanes.turns), *[unfolded] * 4)[:4]
+
+    @inline
+    def find(x, cells, above):
         """Value, number and existence of an image's winner."""
         best, block = load_some(x, min(V, cells)), splat_winner(0)
         for j in range(V, cells - V + 1, V):
@@ -49,13 +59,16 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             cell = load_some(x + j * SIZE, rest)
             wins = takes(cell, best) & first_lanes(rest)
             best, block = choose(wins, cell, best), choose(wins, splat_winner(j), block)
-        store_wide(scratch, best, V)
-        store_block(scratch + V * WIDE, block, V)
-        value, winner = get_wide(scratch), get_block(scratch + V * WIDE)
-        for lane in range(1, min(V, cells)):
-            cell, at = get_wide(scratch + lane * WIDE), get_block(scratch + (V + lane) * WIDE) + lane
-            if scalar_takes(cell, at, value, winner):
-                value, winner = cell, at
+        if cells < V:  # lanes without a cell repeat the first
+            there = first_lanes(cells)
+            best, number = choose(there, best, splat(get(x))), choose(there, lane_numbers(), splat_winner(0))
+        else:
+            number = block + lane_numbers()
+        best, number = fold1(best, number)
+        best, number = fold2(best, number)
+        best, number = fold3(best, number)
+        best, number = fold4(best, number)
+        value, winner = first_value(best), first_winner(number)
         has = True
         if losers and ((floor and not value > above) or (not floor and value != value)):
             has = False
@@ -65,7 +78,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         piece, scratch, x, y, winners, indices, group, images, cells, empty: float, above: float
     ):  # fmt: skip
         for image in range(piece * group, min(piece * group + group, images)):
-            value, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
+            value, winner, has = find(x + image * cells * SIZE, cells, above)
             if has:
                 put(y + image * SIZE, value)
             else:
@@ -85,7 +98,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
 
     def max_grad_from_x(piece, scratch, dy, x, dx, group, images, cells, above: float):
         for image in range(piece * group, min(piece * group + group, images)):
-            _, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
+            _, winner, has = find(x + image * cells * SIZE, cells, above)
             target = dx + image * cells * SIZE
             fill_zero(target, cells * SIZE)
             if has:

@@ -1,0 +1,235 @@
+"""Pooling of single elements row by row: channels_first (or one channel), the cells of a row split by their stride in registers.
+
+An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, a register or two of
+outputs reads every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only at the ends of
+a row are lanes masked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.pool_exact import make_exact
+from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
+from pullback.cpu.kernels.pool_scatter import make_scatter
+from pullback.cpu.kernels.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
+
+
+def build(
+    lanes: Any,
+    stride: int,
+    registers: int,
+    ties: str = "first",
+    nan: str = "propagate",
+    floor: bool = False,
+    losers: bool = False,
+) -> dict[str, Any]:
+    """The kernels for one element type, stride of the last axis (1 to 4), outputs at once and winner rule."""
+    unit = lanes.times(registers)
+    V, SIZE, WIDE, WINNER = unit.count, lanes.size, lanes.compute_size, lanes.winner_size
+    NONE = 256**WINNER - 1
+    group = unit.times(stride)
+    load, load_between, splat_group = group.load, group.load_between, group.splat
+    splat, splat_winner, first_lanes = unit.splat, unit.splat_winner, unit.first_lanes
+    store, store_some, store_winners, store_winners_some = (
+        unit.store,
+        unit.store_some,
+        unit.store_winners,
+        unit.store_winners_some,
+    )
+    load_wide, put = unit.load_wide, lanes.put
+    takes_cell = make_takes(unit, ties, "ignore" if nan == "leading" else nan)
+    leading = nan == "leading"
+    REACH = V * stride  # elements from one register of outputs to the next
+    take0, take1, take2, take3 = (group.takes[min(r, stride - 1)] for r in range(4))
+
+    def make_visit(is_max):
+        if is_max:
+
+            @inline
+            def visit(cell, tap, best, winner, odd):
+                wins = takes_cell(cell, best)
+                if leading:
+                    odd = odd | invert(equal(cell, cell))
+                return choose(wins, cell, best), choose(wins, splat_winner(tap), winner), odd
+
+            return visit
+
+        @inline
+        def add(cell, tap, best, winner, odd):
+            return best + cell, winner, odd
+
+        return add
+
+    def make_outputs(is_max):
+        visit, start = make_visit(is_max), MINUS_INFINITY if is_max else 0.0
+
+        @inline
+        def neighbours(cells, taps, tap, best, winner, odd):
+            """The first `taps` (at most stride) taps from one load: the lanes of each are stride apart."""
+            best, winner, odd = visit(take0(cells), tap, best, winner, odd)
+            if stride > 1 and taps > 1:
+                best, winner, odd = visit(take1(cells), tap + 1, best, winner, odd)
+            if stride > 2 and taps > 2:
+                best, winner, odd = visit(take2(cells), tap + 2, best, winner, odd)
+            if stride > 3 and taps > 3:
+                best, winner, odd = visit(take3(cells), tap + 3, best, winner, odd)
+            return best, winner, odd
+
+        @inline
+        def outputs(x, at, inside, width, e0, e1, row_src, row_tap, kernel, dilation):
+            """A register of neighbouring outputs whose first tap lies at column `at`. inside: no lane need be masked."""
+            best, winner, odd = splat(start), splat_winner(NONE), invert(equal(splat(0.0), splat(0.0)))
+            step = stride if dilation == 1 else 1
+            for e in range(e0, e1):
+                line, base = x + get_int(row_src + 8 * e) * SIZE, get_int(row_tap + 8 * e)
+                for k in range(0, kernel, step):
+                    col = at + k * dilation
+                    if inside:
+                        cells = load(line + col * SIZE, REACH)
+                    else:
+                        cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
+                    best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
+            return best, winner, odd
+
+        return outputs
+
+    best_outputs, sum_outputs = make_outputs(True), make_outputs(False)
+
+    @inline
+    def inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
+        """Whether n outputs from column `at` on read only cells of their rows, and a whole register none past the array."""
+        reach = at + (kernel - 1) * dilation
+        if at < 0 or reach + (n - 1) * stride >= width or e0 == e1:
+            return False
+        return x + (get_int(row_src + 8 * (e1 - 1)) + reach + REACH + stride) * SIZE <= limit
+
+    @outline
+    def max_row(x, y, winners, cols, width, first, e0, e1, row_src, row_tap, kernel, dilation, above, limit):
+        """One output row; whether a window of it may have no winner and must be looked at again. y or winners may be 0."""
+        stay_outline()
+        again = invert(equal(splat(0.0), splat(0.0)))
+        for j in range(0, cols, V):
+            n, at = min(V, cols - j), first + j * stride
+            if inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
+                best, winner, odd = best_outputs(x, at, True, width, e0, e1, row_src, row_tap, kernel, dilation)
+            else:
+                best, winner, odd = best_outputs(x, at, False, width, e0, e1, row_src, row_tap, kernel, dilation)
+            doubtful = invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
+            again = again | ((doubtful | odd) & first_lanes(n))
+            if n == V:
+                if y:
+                    store(y + j * SIZE, best, V)
+                if winners:
+                    store_winners(winners + j * WINNER, winner, V)
+            else:
+                if y:
+                    store_some(y + j * SIZE, best, n)
+                if winners:
+                    store_winners_some(winners + j * WINNER, winner, n)
+        return any_lane(again)
+
+    look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
+
+    def max_forward(
+        piece, scratch, x, y, winners, indices, block, images, rows, cols, source_image, width, first_col, kernel_cols, dilation_w,
+        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, index_image, row_base, col_base, tap_base,
+        empty: float, above: float,
+    ):  # fmt: skip
+        limit = x + images * source_image * SIZE
+        for row in range(piece * block, min(piece * block + block, images * rows)):
+            image, r = row // rows, row % rows
+            own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
+            source, target = x + image * source_image * SIZE, y + row * cols * SIZE
+            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
+            if max_row(
+                source, target, own, cols, width, first_col, e0, e1, row_src, row_tap, kernel_cols, dilation_w, above, limit
+            ):
+                look_again(source, target, own, cols, 1, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above)
+            if indices:
+                base = image * index_image + get_int(row_base + 8 * r)
+                index_row(indices + 8 * row * cols, own, cols, 1, base, col_base, tap_base)
+
+    scatter_rows, finish = make_scatter(lanes)
+
+    def max_grad_from_x(
+        piece, scratch, dy, x, dx, group, units, blocks, images, rows, cols, source_rows, source_cols, code_start,
+        width, first_col, kernel_cols, dilation_w, block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
+        taps, tap_at, tap_row_at, tap_col, col_cells,
+        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, empty: float, above: float,
+    ):  # fmt: skip
+        """The winners of each output row that a block of input rows needs are found again, then scattered."""
+        codes, limit = scratch + code_start, x + images * rows * cols * SIZE
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
+            target, source = dx + (image * rows + first) * cols * SIZE, x + image * rows * cols * SIZE
+            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * cols, 0
+            for i in range(get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)):
+                r = get_int(need_row + 8 * i)
+                e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
+                if max_row(
+                    source,
+                    0,
+                    codes,
+                    source_cols,
+                    width,
+                    first_col,
+                    e0,
+                    e1,
+                    row_src,
+                    row_tap,
+                    kernel_cols,
+                    dilation_w,
+                    above,
+                    limit,
+                ):
+                    look_again(
+                        source, 0, codes, source_cols, 1, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above
+                    )
+                zeroed = scatter_rows(
+                    dy + image * source_rows * source_cols * SIZE, codes, out, zeroed, size, first * cols, need_row, i, i + 1,
+                    row_base, source_cols, 1, inner0, inner1, col_first, col_step,
+                    taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
+                )  # fmt: skip
+            finish(target, out, zeroed, size)
+
+    @outline
+    def mean_row(x, y, cols, width, first, e0, e1, row_src, kernel, dilation, row_divisor, col_div, share, limit):
+        """One output row. share: the reciprocal of all windows' divisor if that is one power of 2, or 0."""
+        stay_outline()
+        for j in range(0, cols, V):
+            n, at = min(V, cols - j), first + j * stride
+            if inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
+                total, _, _ = sum_outputs(x, at, True, width, e0, e1, row_src, row_src, kernel, dilation)
+            else:
+                total, _, _ = sum_outputs(x, at, False, width, e0, e1, row_src, row_src, kernel, dilation)
+            if share != 0.0:  # products are quicker than quotients
+                mean = total * splat(share)
+            else:
+                mean = total / (splat(row_divisor) * load_wide(col_div + j * WIDE, V))
+            if n == V:
+                store(y + j * SIZE, mean, V)
+            else:
+                store_some(y + j * SIZE, mean, n)
+
+    def avg_forward(
+        piece, scratch, x, y, block, images, rows, cols, source_image, width, first_col, kernel_cols, dilation_w,
+        row_ptr, row_src, col_ptr, row_div, col_div, share: float, empty: float,
+    ):  # fmt: skip
+        """col_div: one wide divisor per output column. Divisors of empty windows are 1, their sums 0."""
+        limit = x + images * source_image * SIZE
+        for row in range(piece * block, min(piece * block + block, images * rows)):
+            image, r = row // rows, row % rows
+            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
+            target = y + row * cols * SIZE
+            mean_row(
+                x + image * source_image * SIZE, target, cols, width, first_col, e0, e1, row_src, kernel_cols, dilation_w,
+                float(get_int(row_div + 8 * r)), col_div, share, limit,
+            )  # fmt: skip
+            if empty != 0.0:
+                for col in range(cols):
+                    if e0 == e1 or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
+                        put(target + col * SIZE, empty)
+
+    return {"max_forward": max_forward, "max_grad_from_x": max_grad_from_x, "avg_forward": avg_forward}
