@@ -13,7 +13,7 @@ from typing import Any
 from pullback.cpu import pool
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
-from pullback.cpu.pool_gradient import is_flat, prefers_phases, prefers_gather
+from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
 from pullback.problem import AnyProblem, Problem
 from pullback.registry import register_kernel
 

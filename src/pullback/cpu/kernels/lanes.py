@@ -31,7 +31,6 @@ from pullback.cpu.kernels.vectors import (
     splat_lanes,
 )
 
-
 LINE = 64
 
 

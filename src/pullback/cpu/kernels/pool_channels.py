@@ -35,9 +35,9 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     def over_channels(channels, eight, four, two, some, args):
         """All channels of a cell: body(first channel, how many, *args) for four registers, for two, for the rest under a mask."""
         c = 0
-        while c + O <= channels:
-            eight(c, O, *args)
-            c += O
+        while c + 2 * Q <= channels:
+            eight(c, 2 * Q, *args)
+            c += 2 * Q
         while c + Q <= channels:
             four(c, Q, *args)
             c += Q

@@ -123,9 +123,9 @@ def build(lanes: Any) -> dict[str, Any]:
         stride_d, stride_h, stride_w, channels, ptr, shifts, taps, lowest, highest, outputs, direct, streams,
         row_distance, phase_start, distance,
     ):  # fmt: skip
-        """A unit is a block of phase rows of a plane: block_rows * stride_h input rows. ptr: entries of each phase, shifts ascending.
+        """A unit is a block of phase rows of a plane: block_rows * stride_h input rows.
 
-        direct: the one phase is dx itself.
+        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
         """
         per_depth = blocks // in_depth
         for unit in range(piece * group, min(piece * group + group, units)):

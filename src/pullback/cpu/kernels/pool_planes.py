@@ -30,7 +30,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
     put = lanes.put
-    load_wide, store, store_some, store_wide = lanes.load_wide, lanes.store, lanes.store_some, lanes.store_wide
+    load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
     splat, first_lanes = lanes.splat, lanes.first_lanes
     leading = nan == "leading"
     quad = lanes.times(4)
@@ -181,7 +181,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 for e in range(d0, d1):
                     unpack_plane(
                         volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, areas + (e - d0) * area_bytes, in_rows,
-                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY, limit,
+                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY,
+                        limit,
                     )  # fmt: skip
                 count = (run - 1) * pitch + length
                 odd = best_places(areas, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, tap_count, places_at)

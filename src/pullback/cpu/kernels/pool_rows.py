@@ -1,8 +1,8 @@
 """Pooling of single elements row by row: channels_first (or one channel), the cells of a row split by their stride in registers.
 
-An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, a register or two of
-outputs reads every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only at the ends of
-a row are lanes masked.
+An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, a register or two
+of outputs reads every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only
+at the ends of a row are lanes masked.
 """
 
 from __future__ import annotations
