@@ -19,15 +19,7 @@ from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline
 def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
     octo, quad, pair = lanes.times(8), lanes.times(4), lanes.times(2)
-    V, P, Q, O, SIZE, WIDE, WINNER = (
-        lanes.count,
-        pair.count,
-        quad.count,
-        octo.count,
-        lanes.size,
-        lanes.compute_size,
-        lanes.winner_size,
-    )
+    V, P, Q, SIZE, WIDE, WINNER = lanes.count, pair.count, quad.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
     get_winner, put = lanes.get_winner, lanes.put
 
