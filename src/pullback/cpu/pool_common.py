@@ -91,8 +91,7 @@ def variant(problem: Problem, module: str, kernel: str, *, rule: bool) -> Varian
         floor = winner.above is not None
         options += [("floor", floor), ("losers", floor or winner.nan == "ignore"), ("nan", winner.nan), ("ties", winner.ties)]
     if module == ROWS:
-        one = lanes_at_once(8 if problem.dtype.name == "float64" else 4) // 4
-        options += [("registers", 1 if problem.window.output_size[-1] <= one else 2), ("stride", problem.window.stride[-1])]
+        options.append(("stride", problem.window.stride[-1]))
     return Variant(module, kernel, problem.dtype.name, tuple(options))
 
 

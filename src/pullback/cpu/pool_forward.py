@@ -54,8 +54,8 @@ def winner_lists(problem: Problem, shape: Shape) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unpacked_planes(problem: Problem, shape: Shape, most_rows: int | None = None, start: int = 0) -> tuple[dict[str, Any], int]:
-    """Arguments of the kernels that unpack planes of the input, and the end of what they need of scratch from `start` on."""
+def unpacked_planes(problem: Problem, shape: Shape, most_rows: int | None) -> tuple[dict[str, Any], int]:
+    """Arguments of the kernels that unpack planes of the input, and the end of what they need of scratch."""
     window = in_three(problem.window)
     depths = depth_lists(window, True)
     h, w = tap_places(window, 1), tap_places(window, 2)
@@ -69,7 +69,7 @@ def unpacked_planes(problem: Problem, shape: Shape, most_rows: int | None = None
     plane_at = (h.plane[:, None] * window.stride[2] + w.plane) * (distance // shape.wide)
     tap_at = (plane_at + (h.shift - h.low)[:, None] * pitch + (w.shift - w.low) * shape.channels).reshape(-1)
     area_bytes = window.stride[1] * window.stride[2] * distance
-    sum_start = start + planes // (window.stride[1] * window.stride[2]) * area_bytes + slack()
+    sum_start = planes // (window.stride[1] * window.stride[2]) * area_bytes + slack()
     code_start = sum_start + block_rows * pitch * shape.wide + slack()
     end = code_start + block_rows * pitch * problem.winner_dtype.itemsize + slack()
     arguments = depths | {
@@ -106,7 +106,8 @@ def _exact_share(row_div: Table, col_div: Table) -> float:
 
 
 @lru_cache(maxsize=1024)
-def forward_plan(problem: Problem, module: str) -> Plan:
+def forward_plan(problem: Problem, module: str, by_rows: bool = False) -> Plan:
+    """max_pool or avg_pool; by_rows: each piece is one output row."""
     if module == WHOLE:
         is_max = problem.winner is not None
         return plan_of_images(problem, "max_forward" if is_max else "avg_forward", rule=is_max)
@@ -129,13 +130,13 @@ def forward_plan(problem: Problem, module: str) -> Plan:
         if not is_max:
             given["share"] = _exact_share(row_div, col_div)
     if module in (CHANNELS, ROWS):
-        block = row_block(shape.out_rows * shape.images, moved // max(1, shape.images * shape.out_rows))
+        block = 1 if by_rows else row_block(shape.out_rows * shape.images, moved // max(1, shape.images * shape.out_rows))
         pieces, scratch = -(-shape.images * shape.out_rows // block), winner_row
         given |= {"block": block, "images": shape.images}
     else:
-        unpacked, scratch = unpacked_planes(problem, shape)
+        unpacked, scratch = unpacked_planes(problem, shape, 1 if by_rows else None)
         blocks = unpacked["out_depth"] * -(-unpacked["out_rows"] // unpacked["block_rows"])
-        group, pieces = grouped(shape.images * blocks, moved)
+        group, pieces = (1, shape.images * blocks) if by_rows else grouped(shape.images * blocks, moved)
         given |= unpacked | {"group": group, "units": shape.images * blocks, "blocks": blocks, "own_start": scratch}
         scratch += winner_row
     kernel = "max_forward" if is_max else "avg_forward"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,16 +16,12 @@ from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import (
     CHANNELS,
     PHASES,
-    PLANES,
-    ROWS,
     SCATTER,
     Shape,
     divisors,
-    floor_of,
     grouped,
     lanes_at_once,
     row_block,
-    row_geometry,
     shape_of,
     simplified,
     slack,
@@ -32,7 +29,7 @@ from pullback.cpu.pool_common import (
     variant,
     wide_row,
 )
-from pullback.cpu.pool_forward import index_tables, plan_of_images, unpacked_planes, winner_lists
+from pullback.cpu.pool_forward import forward_plan, index_tables, plan_of_images
 from pullback.cpu.pool_tables import columns, cut, dense, depth_lists, in_three, rows
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
@@ -87,22 +84,18 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     if module == SCATTER:
         compiled = code(variant(problem, SCATTER, "max_grad", rule=False))
         return make_plan(compiled, pieces, scratch, moved, given | {"winners": None})
-    given |= winner_lists(problem, shape) | {
-        "x": None, "code_start": scratch, "empty": problem.empty, "above": floor_of(problem),
+    find = forward_plan(replace(problem, op="max_pool", return_winners=True), module, by_rows=True)
+    code_start = scratch
+    find_start = code_start + -(-(shape.out_row * problem.winner_dtype.itemsize + slack()) // 64) * 64
+    words = -(-len(find.template) // 8) * 8  # whole lines, so that the scratch behind them is aligned
+    given |= {
+        "x": None, "code_start": code_start, "find": find.code.address, "find_block": np.resize(find.template, words),
+        "find_words": words, "find_start": find_start, "x_word": find.places["x"], "winners_word": find.places["winners"],
     }  # fmt: skip
-    winner_row = -(-shape.out_row * problem.winner_dtype.itemsize // 64) * 64
-    scratch += winner_row + slack()
-    if module == ROWS:
-        given |= row_geometry(problem) | {"images": shape.images}
-    if module == PLANES:
-        need_rows = max(1, int(np.diff(blocks.need_ptr).max(initial=1)))
-        unpacked, end = unpacked_planes(problem, shape, need_rows, scratch)
-        given |= {"area_start": scratch, "own_start": end, "most_rows": unpacked["block_rows"]}
-        given |= {name: value for name, value in unpacked.items() if name not in ("taps", "tap_at")}
-        given |= {"tap_count": unpacked["taps"], "places_at": unpacked["tap_at"]}
-        scratch = end + winner_row + slack()
-    compiled = code(variant(problem, module, "max_grad_from_x", rule=True))
-    return make_plan(compiled, pieces, scratch, moved + shape.input_bytes, given)
+    scratch = find_start + 8 * words + find.scratch_bytes
+    compiled = code(variant(problem, SCATTER, "max_grad_from_x", rule=False))
+    plan = make_plan(compiled, pieces, scratch, moved + shape.input_bytes, given)
+    return replace(plan, keep=(*plan.keep, find))
 
 
 @lru_cache(maxsize=1024)

@@ -12,14 +12,13 @@ from typing import Any
 
 from pullback.cpu.kernels.native import fence, in_order, stream_bytes
 from pullback.cpu.kernels.pool_rules import make_loses, make_takes
-from pullback.cpu.kernels.pool_scatter import make_scatter
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
 def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
     octo, quad, pair = lanes.times(8), lanes.times(4), lanes.times(2)
-    V, P, Q, SIZE, WIDE, WINNER = lanes.count, pair.count, quad.count, lanes.size, lanes.compute_size, lanes.winner_size
+    V, P, Q, SIZE, WINNER = lanes.count, pair.count, quad.count, lanes.size, lanes.winner_size
     NONE = 256**WINNER - 1
     get_winner, put = lanes.get_winner, lanes.put
 
@@ -107,7 +106,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             image, r = row // rows, row % rows
             own = scratch if indices and not winners else (winners + row * width * WINNER if winners else 0)
             max_row(
-                x + image * source_image * SIZE, y + row * width * SIZE, own, cols, channels,
+                x + image * source_image * SIZE, y + row * width * SIZE if y else 0, own, cols, channels,
                 get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_src, row_tap, col_ptr, col_src, col_tap,
                 empty, above,
             )  # fmt: skip
@@ -173,36 +172,6 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             stream_bytes(target, begin, size)
         if stage or streams:
             fence()
-
-    scatter_rows, finish = make_scatter(lanes)
-
-    def max_grad_from_x(
-        piece, scratch, dy, x, dx, group, units, blocks, rows, cols, channels, source_rows, source_cols, code_start,
-        block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
-        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, empty: float, above: float,
-    ):  # fmt: skip
-        """The winners of each output row that a block of input rows needs are found again, then scattered."""
-        in_row, out_row = cols * channels, source_cols * channels
-        codes = scratch + code_start
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
-            target = dx + (image * rows + first) * in_row * SIZE
-            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
-            for i in range(get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)):
-                r = get_int(need_row + 8 * i)
-                max_row(
-                    x + image * rows * in_row * SIZE, 0, codes, source_cols, channels,
-                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_src, row_tap, col_ptr, col_src, col_tap,
-                    empty, above,
-                )  # fmt: skip
-                zeroed = scatter_rows(
-                    dy + image * source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, need_row, i, i + 1,
-                    row_base, source_cols, channels, inner0, inner1, col_first, col_step,
-                    taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
-                )  # fmt: skip
-            finish(target, out, zeroed, size)
 
     def make_mean(width, load, store):
         splat = width.splat
@@ -313,7 +282,6 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     return {
         "max_forward": max_forward,
         "max_grad": max_grad,
-        "max_grad_from_x": max_grad_from_x,
         "avg_forward": avg_forward,
         "avg_grad": avg_grad,
     }

@@ -12,7 +12,6 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_scatter import make_scatter
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import (
     any_lane,
@@ -135,71 +134,16 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 r = depth * out_rows + first + i
                 at = (image * out_depth * out_rows + r) * length
                 own = winners + at * WINNER if winners else (scratch + own_start if indices else 0)
-                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, y + at * SIZE, own, length, above)
+                target = y + at * SIZE if y else 0
+                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
                 if again or odd:
                     look_again(
-                        volume, y + at * SIZE, own, length, channels, get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8),
+                        volume, target, own, length, channels, get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8),
                         row_src, row_tap, col_ptr, col_src, col_tap, empty, above,
                     )  # fmt: skip
                 if indices:
                     base = image * index_image + get_int(row_base + 8 * r)
                     index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
-
-    scatter_rows, finish = make_scatter(lanes)
-
-    def max_grad_from_x(
-        piece, scratch, dy, x, dx, group, units, blocks, out_depth, out_rows, cols, channels,
-        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, area_bytes,
-        area_start, sum_start, code_start, tap_count, places_at, d_ptr, d_src, d_tap, own_start, most_rows,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, empty: float, above: float,
-        block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
-        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
-    ):  # fmt: skip
-        """The winners of the output rows that a block of input rows needs are found again, then scattered.
-
-        Needed rows of one depth follow each other; at most most_rows of them are found at a time.
-        """
-        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
-        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
-        areas, sums, codes, own = scratch + area_start, scratch + sum_start, scratch + code_start, scratch + own_start
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
-            volume = x + image * in_depth * in_rows * in_row * SIZE
-            target = dx + (image * in_depth * in_rows + first) * in_row * SIZE
-            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
-            i, stop = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
-            while i < stop:
-                r = get_int(need_row + 8 * i)
-                depth, row = r // out_rows, r % out_rows
-                run = 1
-                while (
-                    run < most_rows and i + run < stop and get_int(need_row + 8 * (i + run)) == r + run and row + run < out_rows
-                ):
-                    run += 1
-                d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
-                for e in range(d0, d1):
-                    unpack_plane(
-                        volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, areas + (e - d0) * area_bytes, in_rows,
-                        in_cols, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row, MINUS_INFINITY,
-                        limit,
-                    )  # fmt: skip
-                count = (run - 1) * pitch + length
-                odd = best_places(areas, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, tap_count, places_at)
-                for k in range(run):
-                    again = settle_row(sums + k * pitch * WIDE, codes + k * pitch * WINNER, 0, own, length, above)
-                    if again or odd:
-                        look_again(
-                            volume, 0, own, length, channels, get_int(row_ptr + 8 * (r + k)), get_int(row_ptr + 8 * (r + k) + 8),
-                            row_src, row_tap, col_ptr, col_src, col_tap, empty, above,
-                        )  # fmt: skip
-                    zeroed = scatter_rows(
-                        dy + image * out_depth * out_rows * length * SIZE, own, out, zeroed, size, first * in_row,
-                        need_row, i + k, i + k + 1, row_base, cols, channels, inner0, inner1, col_first, col_step,
-                        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
-                    )  # fmt: skip
-                i += run
-            finish(target, out, zeroed, size)
 
     @inline
     def sum_places(areas, sums, count, area_bytes, planes, taps, tap_at):
@@ -254,6 +198,5 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
 
     return {
         "max_forward": max_forward,
-        "max_grad_from_x": max_grad_from_x,
         "avg_forward": avg_forward,
     }

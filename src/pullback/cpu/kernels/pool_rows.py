@@ -1,7 +1,7 @@
 """Pooling of single elements row by row: channels_first (or one channel), the cells of a row split by their stride in registers.
 
-An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, a register or two
-of outputs reads every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only
+An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, two registers of
+outputs read every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only
 at the ends of a row are lanes masked.
 """
 
@@ -11,21 +11,19 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_scatter import make_scatter
 from pullback.cpu.kernels.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
 
 
 def build(
     lanes: Any,
     stride: int,
-    registers: int,
     ties: str = "first",
     nan: str = "propagate",
     floor: bool = False,
     losers: bool = False,
 ) -> dict[str, Any]:
-    """The kernels for one element type, stride of the last axis (1 to 4), outputs at once and winner rule."""
-    unit = lanes.times(registers)
+    """The kernels for one element type, stride of the last axis (1 to 4) and winner rule."""
+    unit = lanes.times(2)
     V, SIZE, WIDE, WINNER = unit.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
     group = unit.times(stride)
@@ -140,7 +138,7 @@ def build(
         for row in range(piece * block, min(piece * block + block, images * rows)):
             image, r = row // rows, row % rows
             own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
-            source, target = x + image * source_image * SIZE, y + row * cols * SIZE
+            source, target = x + image * source_image * SIZE, y + row * cols * SIZE if y else 0
             e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
             if max_row(
                 source, target, own, cols, width, first_col, e0, e1, row_src, row_tap, kernel_cols, dilation_w, above, limit
@@ -149,50 +147,6 @@ def build(
             if indices:
                 base = image * index_image + get_int(row_base + 8 * r)
                 index_row(indices + 8 * row * cols, own, cols, 1, base, col_base, tap_base)
-
-    scatter_rows, finish = make_scatter(lanes)
-
-    def max_grad_from_x(
-        piece, scratch, dy, x, dx, group, units, blocks, images, rows, cols, source_rows, source_cols, code_start,
-        width, first_col, kernel_cols, dilation_w, block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
-        taps, tap_at, tap_row_at, tap_col, col_cells,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, empty: float, above: float,
-    ):  # fmt: skip
-        """The winners of each output row that a block of input rows needs are found again, then scattered."""
-        codes, limit = scratch + code_start, x + images * rows * cols * SIZE
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
-            target, source = dx + (image * rows + first) * cols * SIZE, x + image * rows * cols * SIZE
-            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * cols, 0
-            for i in range(get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)):
-                r = get_int(need_row + 8 * i)
-                e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-                if max_row(
-                    source,
-                    0,
-                    codes,
-                    source_cols,
-                    width,
-                    first_col,
-                    e0,
-                    e1,
-                    row_src,
-                    row_tap,
-                    kernel_cols,
-                    dilation_w,
-                    above,
-                    limit,
-                ):
-                    look_again(
-                        source, 0, codes, source_cols, 1, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above
-                    )
-                zeroed = scatter_rows(
-                    dy + image * source_rows * source_cols * SIZE, codes, out, zeroed, size, first * cols, need_row, i, i + 1,
-                    row_base, source_cols, 1, inner0, inner1, col_first, col_step,
-                    taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
-                )  # fmt: skip
-            finish(target, out, zeroed, size)
 
     @outline
     def mean_row(x, y, cols, width, first, e0, e1, row_src, kernel, dilation, row_divisor, col_div, share, limit):
@@ -232,4 +186,4 @@ def build(
                     if e0 == e1 or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
                         put(target + col * SIZE, empty)
 
-    return {"max_forward": max_forward, "max_grad_from_x": max_grad_from_x, "avg_forward": avg_forward}
+    return {"max_forward": max_forward, "avg_forward": avg_forward}

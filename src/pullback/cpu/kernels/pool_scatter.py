@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import atomic_add, fill_zero, within
-from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
+from pullback.cpu.kernels.native import atomic_add, call_piece, copy_bytes, fill_zero, within
+from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
 
@@ -127,6 +127,35 @@ def build(lanes: Any) -> dict[str, Any]:
             )  # fmt: skip
             finish(target, out, zeroed, size)
 
+    def max_grad_from_x(
+        piece, scratch, dy, x, dx, find, find_block, find_words, x_word, winners_word, find_start, code_start,
+        group, units, blocks, rows, cols, channels, source_rows, source_cols, block_row, need_ptr, need_row,
+        inner0, inner1, row_base, col_first, col_step, taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
+    ):  # fmt: skip
+        """The winners of each output row that a block of input rows needs are found again, then scattered.
+
+        find: a compiled forward kernel whose pieces are single rows; find_block: its arguments, of which each thread has a copy.
+        """
+        in_row, out_row = cols * channels, source_cols * channels
+        codes, arguments = scratch + code_start, scratch + find_start
+        copy_bytes(arguments, find_block, 8 * find_words)
+        put_int(arguments + 8 * x_word, x)
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
+            target = dx + (image * rows + first) * in_row * SIZE
+            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
+            for i in range(get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)):
+                row = image * source_rows + get_int(need_row + 8 * i)
+                put_int(arguments + 8 * winners_word, codes - row * out_row * WINNER)
+                call_piece(find, arguments, row, arguments + 8 * find_words)
+                zeroed = scatter_rows(
+                    dy + image * source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, need_row, i, i + 1,
+                    row_base, source_cols, channels, inner0, inner1, col_first, col_step,
+                    taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
+                )  # fmt: skip
+            finish(target, out, zeroed, size)
+
     def max_grad_from_indices(piece, scratch, dy, indices, dx, group, images, source_image, target_image, faults):
         """One image after the other. An index outside its own image is counted in faults, and skipped."""
         for image in range(piece * group, min(piece * group + group, images)):
@@ -149,4 +178,4 @@ def build(lanes: Any) -> dict[str, Any]:
                 put_wide(at, get_wide(at) + get(dy + i * SIZE))
             finish(target, out, zeroed, target_image)
 
-    return {"max_grad": max_grad, "max_grad_from_indices": max_grad_from_indices}
+    return {"max_grad": max_grad, "max_grad_from_x": max_grad_from_x, "max_grad_from_indices": max_grad_from_indices}
