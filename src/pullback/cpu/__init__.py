@@ -47,7 +47,7 @@ def _gather_accepts(problem: Problem) -> str | None:
 def _phases_accepts(problem: Problem) -> str | None:
     if problem.layout == "channels_last" and problem.channels_in > 1 and problem.window.stride[-1] > 1:
         return "it weaves single elements, not cells of several channels"
-    if not is_flat(problem.window):
+    if not is_flat(problem.window.merged()):
         return "it needs as many outputs along each axis as the axis has cells per stride"
     if not prefers_phases(problem):
         return TOO_MANY_WINDOWS

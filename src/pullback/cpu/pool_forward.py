@@ -95,7 +95,7 @@ def plan_of_images(problem: Problem, kernel: str, *, rule: bool) -> Plan:
     given = dict.fromkeys(("x", "y", "winners", "indices", "dy", "dx")) | {
         "group": group, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
     }  # fmt: skip
-    return make_plan(code(variant(problem, WHOLE, kernel, rule=rule)), pieces, 0, moved, given)
+    return make_plan(code(variant(problem, WHOLE, kernel, rule=rule)), pieces, 2 * slack(), moved, given)
 
 
 def _exact_share(row_div: Table, col_div: Table) -> float:

@@ -173,7 +173,7 @@ def avg_plan(problem: Problem) -> Plan:
 
 
 def is_flat(window: Window) -> bool:
-    """Whether each axis has an output for every cell of its stride phases: see kernels/pool_phases.py."""
+    """Whether each axis of a merged window has an output for every cell of its stride phases: see kernels/pool_phases.py."""
     return all(-(-n // s) <= o for n, s, o in zip(window.input_size, window.stride, window.output_size, strict=True))
 
 

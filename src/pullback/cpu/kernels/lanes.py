@@ -159,24 +159,7 @@ class Lanes:
 
             return winners(), emit
 
-        @intrinsic
-        def first_winner(context: Any, value: Any) -> Any:
-            """The tap number in the first lane."""
-
-            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                number = builder.extract_element(args[0], ir.Constant(I32, 0))
-                return number if wide_winner == I64 else builder.zext(number, I64)
-
-            return types.int64(winners), emit
-
-        @intrinsic
-        def first_value(context: Any, value: Any) -> Any:
-            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                return builder.extract_element(args[0], ir.Constant(I32, 0))
-
-            return scalar(vector), emit
-
-        self.lane_numbers, self.first_winner, self.first_value = lane_numbers, first_winner, first_value
+        self.lane_numbers = lane_numbers
 
         def make_turn(by: int) -> Any:
             @intrinsic

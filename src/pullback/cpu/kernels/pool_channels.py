@@ -23,12 +23,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     get_winner, put = lanes.get_winner, lanes.put
 
     @inline
-    def over_channels(channels, eight, four, two, some, args):
-        """All channels of a cell: body(first channel, how many, *args) for four registers, for two, for the rest under a mask."""
-        c = 0
-        while c + 2 * Q <= channels:
-            eight(c, 2 * Q, *args)
-            c += 2 * Q
+    def over_channels(c, channels, four, two, some, args):
+        """The channels of a cell from c on: body(first, how many, *args) for four registers, for two, for the rest under a mask."""
         while c + Q <= channels:
             four(c, Q, *args)
             c += Q
@@ -38,6 +34,15 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         while c < channels:
             some(c, min(V, channels - c), *args)
             c += V
+
+    @inline
+    def over_many_channels(channels, eight, four, two, some, args):
+        """All channels of a cell, eight registers at first: long runs are what memory is read ahead by."""
+        c = 0
+        while c + 2 * Q <= channels:
+            eight(c, 2 * Q, *args)
+            c += 2 * Q
+        over_channels(c, channels, four, two, some, args)
 
     def make_max(width, load, store, store_winners):
         splat, splat_winner = width.splat, width.splat_winner
@@ -82,7 +87,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             out = y + col * channels * SIZE if y else 0
             code = winners + col * channels * WINNER if winners else 0
             args = (x, out, code, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, empty, above)
-            over_channels(channels, max8, max4, max2, max1, args)
+            over_many_channels(channels, max8, max4, max2, max1, args)
 
     @outline
     def index_row(indices, winners, cols, channels, base, col_base, tap_base):
@@ -146,7 +151,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 for c in range(0, channels, Q):
                     gather_stream(c, Q, *args)
             else:
-                over_channels(channels, gather4, gather4, gather2, gather1, args)
+                over_channels(0, channels, gather4, gather2, gather1, args)
 
     def max_grad(
         piece, scratch, dy, winners, dx, block, images, rows, cols, channels, source_image, stage, streams,
@@ -241,7 +246,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 divisor = get_int(row_div + 8 * r) * get_int(col_div + 8 * col)
                 share = 1.0 / float(divisor) if divisor & (divisor - 1) == 0 else 0.0
                 args = (source, out, e0, e1, k0, k1, row_src, col_src, float(divisor), share)
-                over_channels(channels, mean8, mean4, mean2, mean1, args)
+                over_many_channels(channels, mean8, mean4, mean2, mean1, args)
 
     def avg_grad(
         piece, scratch, dy, dx, block, images, rows, cols, channels, source_image, stage, streams,
@@ -269,14 +274,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                         for c in range(0, channels, Q):
                             shared_stream(c, Q, *args)
                     else:
-                        over_channels(channels, shared4, shared4, shared2, shared1, args)
+                        over_channels(0, channels, shared4, shared2, shared1, args)
                 else:
                     several = (source, out, e0, e1, k0, k1, row_src, col_src, row_div, col_div)
                     if streams:
                         for c in range(0, channels, Q):
                             mixed_stream(c, Q, *several)
                     else:
-                        over_channels(channels, mixed4, mixed4, mixed2, mixed1, several)
+                        over_channels(0, channels, mixed4, mixed2, mixed1, several)
         finish_rows(target, begin, (last - first) * width, stage, streams)
 
     return {

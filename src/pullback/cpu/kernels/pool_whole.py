@@ -14,12 +14,17 @@ from pullback.cpu.kernels.vectors import choose, equal, greater, inline, invert,
 
 def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
     """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
-    V, SIZE, WINNER = lanes.count, lanes.size, lanes.winner_size
+    V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1
     load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
     splat, splat_winner, first_lanes, add_lanes = lanes.splat, lanes.splat_winner, lanes.first_lanes, lanes.add_lanes
     get, put, get_winner, put_winner = lanes.get, lanes.put, lanes.get_winner, lanes.put_winner
-    lane_numbers, first_value, first_winner = lanes.lane_numbers, lanes.first_value, lanes.first_winner
+    get_wide, store_wide, store_winners, lane_numbers = (
+        lanes.get_wide,
+        lanes.store_wide,
+        lanes.store_winners,
+        lanes.lane_numbers,
+    )
     takes = make_takes(lanes, ties, nan)
     first_wins = ties == "first"
 
@@ -46,7 +51,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     fold1, fold2, fold3, fold4 = (*map(make_fold, lanes.turns), *[unfolded] * 4)[:4]
 
     @inline
-    def find(x, cells, above):
+    def find(x, cells, scratch, above):
         """Value, number and existence of an image's winner."""
         best, block = load_some(x, min(V, cells)), splat_winner(0)
         for j in range(V, cells - V + 1, V):
@@ -68,7 +73,10 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         best, number = fold2(best, number)
         best, number = fold3(best, number)
         best, number = fold4(best, number)
-        value, winner = first_value(best), first_winner(number)
+        # Through memory: LLVM 22 gets the comparisons wrong (float64, NaN) when it sees that only one lane is wanted.
+        store_wide(scratch, best, V)
+        store_winners(scratch + V * WIDE, number, V)
+        value, winner = get_wide(scratch), get_winner(scratch + V * WIDE)
         has = True
         if losers and ((floor and not value > above) or (not floor and value != value)):
             has = False
@@ -78,7 +86,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         piece, scratch, x, y, winners, indices, group, images, cells, empty: float, above: float
     ):  # fmt: skip
         for image in range(piece * group, min(piece * group + group, images)):
-            value, winner, has = find(x + image * cells * SIZE, cells, above)
+            value, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
             if has:
                 put(y + image * SIZE, value)
             else:
@@ -98,7 +106,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
 
     def max_grad_from_x(piece, scratch, dy, x, dx, group, images, cells, above: float):
         for image in range(piece * group, min(piece * group + group, images)):
-            _, winner, has = find(x + image * cells * SIZE, cells, above)
+            _, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
             target = dx + image * cells * SIZE
             fill_zero(target, cells * SIZE)
             if has:
