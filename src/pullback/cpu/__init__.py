@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import pool
+from pullback.cpu import conv, pool  # noqa: F401 - conv registers its own kernels
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PLANES, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import prefers_gather

@@ -1,0 +1,43 @@
+"""The convolution ops on the cpu backend: allocate the result, take the plan of the problem, run its jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.memory import new_array
+from pullback.problem import Problem
+from pullback.reference import conv as reference
+from pullback.registry import CPU, register_kernel
+from pullback.rules import Array
+
+BYTE = np.dtype(np.uint8)
+
+
+def address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def direct(problem: Problem, source: Array, filter: Array) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy)."""
+    source, filter = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    plan = direct_plan(problem)
+    forward = problem.op == "conv"
+    target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
+    packed, faults = new_array((plan.packed_bytes + 64,), BYTE), np.zeros(1, np.int64)
+    start = -(-address(packed) // 64) * 64
+    plan.pack.run(filter=address(filter), packed=start, faults=address(faults))
+    if faults[0]:  # padding made of zeros would spoil what it should leave alone
+        return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
+    plan.sweep.run(source=address(source), target=address(target), packed=start)
+    return target
+
+
+def not_empty(problem: Problem) -> str | None:
+    if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
+        return "there is nothing to compute in an empty array"
+    return None
+
+
+register_kernel("conv", CPU, "direct", not_empty, direct)
+register_kernel("conv_grad_input", CPU, "direct", not_empty, direct)
