@@ -12,7 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, outline, pointer, some_lanes, splat_lanes, stay_outline
+from pullback.cpu.kernels.parts import call_part
+from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
 
 
 def tile_size(lanes: Any, vectors: int) -> int:
@@ -135,21 +136,24 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
                         builder.call(store, [value, place, align, masks[v]])
 
 
+TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 13  # of tile and table tile
+
+
+def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
+    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}"
+    call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
+
+
 def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
     """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t); b_at = 0: right after the last."""
 
     @intrinsic
-    def emitted(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _emit_tile(builder, lanes, rows, vectors, args)
+            _call_tile(builder, lanes, rows, vectors, args)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 13), emit
-
-    @outline
-    def tile(a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):
-        stay_outline()
-        emitted(a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add)
+        return types.void(*(types.int64,) * TABLE_TILE_ARGUMENTS), emit
 
     return tile
 
@@ -161,41 +165,50 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     wide vectors at b + (t * depth + k) * b_step, C[r] at c + r * c_row. Distances are in bytes. Of C only n elements a row are
     touched.
     """
-    tile = make_table_tile(lanes, rows, vectors)
 
-    @outline
-    def plain_tile(a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):
-        tile(a, a_at, taps, depth, a_row, a_step, b, 0, b_step, c, c_row, n, add)
+    @intrinsic
+    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _call_tile(builder, lanes, rows, vectors, [*args[:7], ir.Constant(I64, 0), *args[7:]])
+            return ctx.get_dummy_value()
 
-    return plain_tile
+        return types.void(*(types.int64,) * TILE_ARGUMENTS), emit
 
-
-def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """The same for any number of rows up to `rows`: tiles(count, a, ...), a compiled tile for each count."""
-    return _by_rows([make_tile(lanes, r, vectors) for r in range(1, rows + 1)], TILE_ARGUMENTS)
+    return tile
 
 
 def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_tiles, with a table for B too."""
-    return _by_rows([make_table_tile(lanes, r, vectors) for r in range(1, rows + 1)], TABLE_TILE_ARGUMENTS)
+    """tiles(count, a, ...): a table tile of any number of rows from 1 to `rows`; a compiled tile for each."""
+
+    def emit_choice(builder: Any, args: Any) -> None:
+        count, *rest = args
+        end = builder.append_basic_block("end")
+        cases = [builder.append_basic_block(f"rows{r}") for r in range(1, rows + 1)]
+        switch = builder.switch(count, end)
+        for r, case in enumerate(cases, 1):
+            switch.add_case(ir.Constant(I64, r), case)
+            builder.position_at_end(case)
+            _call_tile(builder, lanes, r, vectors, rest)
+            builder.branch(end)
+        builder.position_at_end(end)
+
+    @intrinsic
+    def tiles(context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}", args, emit_choice)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1)), emit
+
+    return tiles
 
 
-TILE_ARGUMENTS = "a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add"
-TABLE_TILE_ARGUMENTS = TILE_ARGUMENTS.replace("b,", "b, b_at,")
+def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """tiles(count, a, ...): a tile (see make_tile) of any number of rows from 1 to `rows`."""
+    table_tiles = make_table_tiles(lanes, rows, vectors)
 
+    @inline
+    def tiles(count, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):
+        table_tiles(count, a, a_at, taps, depth, a_row, a_step, b, 0, b_step, c, c_row, n, add)
 
-def _by_rows(tiles: list[Any], arguments: str) -> Any:
-    """tiles(count, ...): the tile of that many rows, found by halving."""
-    scope: dict[str, Any] = {f"tile{r}": tile for r, tile in enumerate(tiles, 1)}
-
-    def choose(low: int, high: int, indent: str) -> str:
-        if low == high:
-            return f"{indent}tile{low}({arguments})\n"
-        middle = (low + high) // 2
-        return (
-            f"{indent}if count <= {middle}:\n{choose(low, middle, indent + '    ')}"
-            f"{indent}else:\n{choose(middle + 1, high, indent + '    ')}"
-        )
-
-    exec(f"def by_rows(count, {arguments}):\n{choose(1, len(tiles), '    ')}", scope)
-    return outline(scope["by_rows"])
+    return tiles

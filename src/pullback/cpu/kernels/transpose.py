@@ -8,7 +8,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I32, constant_vector, inline, outline, stay_outline
+from pullback.cpu.kernels.parts import call_part
+from pullback.cpu.kernels.vectors import I32, I64, constant_vector, outline, stay_outline
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
@@ -28,6 +29,12 @@ def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
+def emit_memory(operation: Any, ctx: Any, builder: Any, args: Any) -> Any:
+    """What a load or store of Lanes emits, outside of Numba's own functions."""
+    _, emit = operation._defn(None, *(None for _ in args))
+    return emit(ctx, builder, None, args)
+
+
 def make_transpose(lanes: Any, *, widen: bool) -> Any:
     """transpose(source, source_row, target, target_row, rows, cols): target[j][i] = source[i][j], distances of rows in bytes.
 
@@ -36,34 +43,36 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
     """
     count = lanes.count
     in_size, out_size = (lanes.size, lanes.compute_size) if widen else (lanes.compute_size, lanes.size)
-    load_some, store_some = (
-        (lanes.load_some, lanes.store_wide_some) if widen else (lanes.load_wide_some, lanes.store_some)
-    )
+    load_some, store_some = (lanes.load_some, lanes.store_wide_some) if widen else (lanes.load_wide_some, lanes.store_some)
     load, store = (lanes.load, lanes.store_wide) if widen else (lanes.load_wide, lanes.store)
 
-    def make_block(read: Any, write: Any) -> Any:
-        reads = ", ".join(f"read(source + min({i}, rows - 1) * source_row, cols)" for i in range(count))
-        outs = ", ".join(f"r{i}" for i in range(count))
+    def make_block(read: Any, write: Any, name: str) -> Any:
+        """One block of at most count x count elements."""
 
-        def typed(context: Any, *values: Any) -> Any:
+        def emit_block(ctx: Any, builder: Any, args: Any) -> None:
+            source, source_row, target, target_row, rows, cols = args
+            place, last, read_rows = source, builder.sub(rows, ir.Constant(I64, 1)), []
+            for i in range(count):
+                read_rows.append(emit_memory(read, ctx, builder, [place, cols]))
+                more = builder.icmp_signed("<", ir.Constant(I64, i), last)  # past the last row it is read again
+                place = builder.select(more, builder.add(place, source_row), place)
+            for j, value in enumerate(_transposed(builder, read_rows)):
+                kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))
+                emit_memory(write, ctx, builder, [target, value, kept])
+                target = builder.add(target, target_row)
+
+        @intrinsic
+        def block(context, source, source_row, target, target_row, rows, cols):  # type: ignore[no-untyped-def]
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                made = _transposed(builder, list(args))
-                return ctx.make_tuple(builder, sig.return_type, made)
+                name_here = f"{name}_{lanes.dtype}_{count}_{int(widen)}"
+                call_part(builder, name_here, args, lambda body, given: emit_block(ctx, body, given))
+                return ctx.get_dummy_value()
 
-            return types.UniTuple(lanes.vector, count)(*values), emit
+            return types.void(*(types.int64,) * 6), emit
 
-        names = ", ".join(f"v{i}" for i in range(count))
-        scope: dict[str, Any] = {"typed": typed}
-        exec(f"def turn(context, {names}):\n    return typed(context, {names})", scope)
-        turn = intrinsic(scope["turn"])
-        body = f"def block(source, source_row, target, target_row, rows, cols):\n    {outs}, = turn({reads})\n"
-        for j in range(count):
-            body += f"    write(target + {j} * target_row, r{j}, rows if {j} < cols else 0)\n"
-        scope = {"turn": turn, "read": read, "write": write}
-        exec(body, scope)
-        return inline(scope["block"])
+        return block
 
-    whole, part = make_block(load, store), make_block(load_some, store_some)
+    whole, part = make_block(load, store, "transpose"), make_block(load_some, store_some, "transpose_some")
 
     @outline
     def transpose(source, source_row, target, target_row, rows, cols):
