@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -17,6 +17,7 @@ from pullback.cpu.plan import Plan, make_plan
 from pullback.problem import Problem
 
 LINE = 64
+IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
 Table = np.ndarray[Any, Any]
 
@@ -40,6 +41,7 @@ class Blocks:
     channels: int
     ranges: int
     range_blocks: int
+    by_images: bool
 
 
 def wide_of(problem: Problem) -> int:
@@ -133,8 +135,11 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     def pieces() -> int:
         return -(-sweep.images // images) * d.bases * -(-h.bases // rows) * -(-w.bases // cols) * sweep.groups
 
+    by_images = images >= IMAGE_RUN and w.taps_met() < 0.98
+    if by_images:
+        images = even_parts(sweep.images, max(IMAGE_RUN, min(images, 14)))
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
-    while pieces() < PIECES and images * rows * cols > 96:
+    while pieces() < PIECES and images * rows * cols > 96 and not by_images:
         if images > 1:
             images = even_parts(sweep.images, images - 1)
         elif rows > 1:
@@ -146,7 +151,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     range_blocks = n_blocks
     while pieces() * -(-n_blocks // range_blocks) < PIECES and range_blocks > 4:
         range_blocks = even_parts(n_blocks, range_blocks - 1)
-    return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks)
+    return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
 
 
 def _pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
@@ -156,6 +161,44 @@ def _pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int])
         cell = channels * size
         return size, cell, w * cell, h * w * cell, d * h * w * cell
     return d * h * w * size, size, w * size, h * w * size, channels * d * h * w * size
+
+
+def _phase_tables(
+    sweep: Sweep, starts: list[int], merged: int, low: list[int], grid: list[int], pitches: tuple[int, ...], by_images: bool
+) -> list[Table]:
+    """The table of phases (see the kernel), then the tables it points to.
+
+    A list of taps is their count, where the cells they read lie from the first place of a base, and their numbers.
+    """
+    kept: list[Table] = []
+
+    def address(values: list[int]) -> int:
+        kept.append(np.array(values or [0], np.int64))
+        return int(kept[-1].ctypes.data)
+
+    words: list[int] = []
+    for phase, start in zip(sweep.phases, starts, strict=True):
+        kinds, met = [], []
+        for axis, swept in zip(phase, sweep.axes, strict=True):
+            if axis is phase[2] and not by_images:  # runs along a row read zeros where there is no cell
+                kinds.append([0])
+                met.append([tuple(range(0, len(axis.offsets), merged))])
+            else:
+                axis_kinds, axis_met = axis.classes(swept.source_step, swept.source_size)
+                kinds.append(axis_kinds)
+                met.append(axis_met)
+        lists = []
+        for sets in product(*met):
+            taps = list(product(*sets))
+            numbers = [((a * len(phase[1].taps) + b) * len(phase[2].taps) + c) // merged for a, b, c in taps]
+            places = [
+                sum((phase[i].offsets[t] - low[i]) // grid[i] * pitches[i] for i, t in enumerate(tap)) for tap in taps
+            ]
+            lists.append(address([len(taps), *places, *numbers]))
+        own = math.prod(len(axis.taps) for axis in phase)
+        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
+        words += [address(kinds[0]), address(lists), address(kinds[1]), len(met[1]), address(kinds[2]), len(met[2])]
+    return [np.array(words, np.int64), *kept]
 
 
 @lru_cache(maxsize=1024)
@@ -196,15 +239,7 @@ def direct_plan(problem: Problem) -> ConvPlan:
         tuple(np.diff(phase.offsets)) == (grid[2],) * (len(phase.offsets) - 1) for phase in w.phases
     ) and len({len(phase.offsets) for phase in w.phases}) == 1  # fmt: skip
     merged = max(1, len(w.phases[0].offsets)) if one_block and place == blocks.channels * wide and side_by_side else 1
-    table, at = [], []
-    for phase, start in zip(sweep.phases, starts, strict=True):
-        places = [
-            sum((o - low[i]) // grid[i] * pitch for i, (o, pitch) in enumerate(zip(offsets, (plane, line, place), strict=True)))
-            for offsets in product(phase[0].offsets, phase[1].offsets, phase[2].offsets[:: merged])
-        ]  # fmt: skip
-        table += [*(axis.count for axis in phase), *(axis.start for axis in phase)]
-        table += [len(places) * merged, len(at), start]
-        at += places
+    tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
@@ -224,8 +259,8 @@ def direct_plan(problem: Problem) -> ConvPlan:
         "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "channels": sweep.source_channels,
         "block_channels": blocks.channels, "merged": merged, "n_count": sweep.target_channels, "n_padded": n_padded,
-        "terms": terms, "phases": len(starts), "phase_table": np.array(table, np.int64),
-        "tap_at": np.array(at or [0], np.int64), "out_depth": d.target_size, "out_rows": h.target_size,
+        "terms": terms, "phases": len(starts), "phase_table": tables[0],
+        "by_images": int(blocks.by_images), "out_depth": d.target_size, "out_rows": h.target_size,
         "out_cols": w.target_size, "to_d": d.target_step, "to_h": h.target_step, "to_w": w.target_step,
         "target_cell": t_cell, "target_row": t_row, "target_plane": t_plane, "target_image": t_image,
         "target_group": sweep.target_channels * t_channel, "target_channel": t_channel, "buffered": int(buffered),
@@ -235,4 +270,5 @@ def direct_plan(problem: Problem) -> ConvPlan:
     moved = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * target_total * terms // 4
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))
     swept = make_plan(compiled, places * sweep.groups * blocks.ranges, scratch, moved, given)
+    swept = replace(swept, keep=(*swept.keep, *tables))
     return ConvPlan(pack_plan(problem, sweep, rows, terms), swept, sweep.groups * n_padded * terms * wide)

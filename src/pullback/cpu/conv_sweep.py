@@ -26,6 +26,16 @@ class AxisPhase:
     offsets: tuple[int, ...]
 
 
+    def classes(self, step: int, size: int) -> tuple[list[int], list[tuple[int, ...]]]:
+        """(class of each base, which taps meet a source cell in each class)."""
+        found: dict[tuple[int, ...], int] = {}
+        kinds = []
+        for u in range(self.count):
+            met = tuple(i for i, offset in enumerate(self.offsets) if 0 <= u * step + offset < size)
+            kinds.append(found.setdefault(met, len(found)))
+        return kinds, list(found)
+
+
 @dataclass(frozen=True)
 class AxisSweep:
     source_size: int
@@ -51,6 +61,15 @@ class AxisSweep:
         """Cells of that distance from the first one read to the last one."""
         reach = (block - 1) * self.source_step + max(self.offsets) - min(self.offsets)
         return reach // self.grid(block) + 1
+
+    def taps_met(self) -> float:
+        """The share of taps that meet a source cell, over all bases."""
+        met = taps = 0
+        for phase in self.phases:
+            kinds, sets = phase.classes(self.source_step, self.source_size)
+            met += sum(len(sets[kind]) for kind in kinds)
+            taps += phase.count * len(phase.taps)
+        return met / max(1, taps)
 
     @property
     def is_padded(self) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
-from pullback.cpu.kernels.tiles import make_tiles, tile_size
+from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 
-# Words of a phase: how many bases it has and where its target cells start, by axis; taps, where their offsets and terms begin.
-PHASE_WORDS = 9
+# Words of a phase: how many bases it has and where its target cells start, by axis; taps of earlier phases, its own taps; the class
+# of each depth; the lists of taps by (depth, row, column) class; classes of rows and how many there are, the same of columns.
+PHASE_WORDS = 14
 
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
@@ -24,8 +25,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     load_wide_some = lanes.load_wide_some
     pack_row = make_area(lanes, first=first)
     turn_back = make_transpose(lanes, widen=False)
-    ROWS2, ROWS1 = tile_size(lanes, 2), tile_size(lanes, 2)
-    tiles2, tiles1 = make_tiles(lanes, ROWS2, 2), make_tiles(lanes, ROWS1, 1)
+    ROWS = tile_size(lanes, 2)
+    tiles2, tiles1 = make_table_tiles(lanes, ROWS, 2), make_table_tiles(lanes, ROWS, 1)
 
     @inline
     def narrow_run(source, target, count):
@@ -36,20 +37,48 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         if j < count:
             store_some(target + j * SIZE, load_wide_some(source + j * WIDE, count - j), count - j)
 
-    @outline
-    def tile_row(cells, a, a_at, taps, depth, a_row, b, width, c, c_row, n, add):
-        """One row of target cells, in tiles of nearly equal height."""
-        stay_outline()
-        parts = (cells + ROWS2 - 1) // ROWS2
+    @inline
+    def tile_run(cells, a, taps, depth, a_row, b, width, c, c_row, n, add):
+        """A run of target cells that the same taps make, in tiles of nearly equal height. `taps`: count, offsets, numbers."""
+        count, a_at = get_int(taps), taps + 8
+        b_at, b_step = a_at + 8 * count, width * WIDE
+        parts = (cells + ROWS - 1) // ROWS
         least, more = cells // parts, cells % parts
         for part in range(parts):
-            count = least + 1 if part < more else least
+            rows = least + 1 if part < more else least
             if width > V:
-                tiles2(count, a, a_at, taps, depth, a_row, WIDE, b, 2 * V * WIDE, c, c_row, n, add)
+                tiles2(rows, a, a_at, count, depth, a_row, WIDE, b, b_at, depth * b_step, b_step, c, c_row, n, add)
             else:
-                tiles1(count, a, a_at, taps, depth, a_row, WIDE, b, V * WIDE, c, c_row, n, add)
-            a += count * a_row
-            c += count * c_row
+                tiles1(rows, a, a_at, count, depth, a_row, WIDE, b, b_at, depth * b_step, b_step, c, c_row, n, add)
+            a += rows * a_row
+            c += rows * c_row
+
+    @outline
+    def tile_block(
+        images, row0, row1, col0, col1, lists, row_class, row_kinds, col_class, col_kinds, by_images, area, image_bytes, row_bytes,
+        col_bytes, depth, b, width, c, c_image, c_row, c_col, n, add,
+    ):  # fmt: skip
+        """All cells of one phase in a block. Runs are rows of cells, or (by_images) one cell of each image.
+
+        Bases at the ends of an axis are made by fewer taps; a class of bases by each list of them. A run along a row must have all
+        its taps, the missing cells being zeros.
+        """
+        stay_outline()
+        if by_images:
+            for h in range(row0, row1):
+                line = lists + 8 * col_kinds * get_int(row_class + 8 * h)
+                for w in range(col0, col1):
+                    tile_run(
+                        images, area + (h - row0) * row_bytes + (w - col0) * col_bytes, get_int(line + 8 * get_int(col_class + 8 * w)),
+                        depth, image_bytes, b, width, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, add,
+                    )  # fmt: skip
+        else:
+            for i in range(images):
+                for h in range(row0, row1):
+                    tile_run(
+                        col1 - col0, area + i * image_bytes + (h - row0) * row_bytes, get_int(lists + 8 * get_int(row_class + 8 * h)),
+                        depth, col_bytes, b, width, c + i * c_image + (h - row0) * c_row, c_col, n, add,
+                    )  # fmt: skip
 
     def sweep(
         piece, scratch, source, target, packed,
@@ -57,7 +86,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         images, rows, cols, in_depth, in_rows, in_cols, source_cell, source_channel, source_row, source_plane, source_image,
         source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h, reach_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
-        n_count, n_padded, terms, phases, phase_table, tap_at,
+        n_count, n_padded, terms, phases, phase_table, by_images,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
         target_channel, buffered, buffer_start, buffer_n,
     ):  # fmt: skip
@@ -112,19 +141,17 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     c_block += (n0 - first_n) * WIDE
                 for p in range(phases):
                     words = phase_table + 8 * PHASE_WORDS * p
-                    if d0 < get_int(words):
-                        p_rows, p_cols = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
+                    row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
+                    if d0 < get_int(words) and row1 > h0 and col1 > w0:
                         cell = c_block + get_int(words + 24) * c_plane + get_int(words + 32) * c_row + get_int(words + 40) * c_cell
-                        taps = get_int(words + 48)
-                        at = tap_at + 8 * get_int(words + 56)
-                        b = panel + (get_int(words + 64) + c0 * taps) * width * WIDE
-                        if p_cols > w0:
-                            for i in range(i1 - i0):
-                                for h in range(p_rows - h0):
-                                    tile_row(
-                                        p_cols - w0, area + i * volume_bytes + h * base_row, at, taps // merged, size * merged,
-                                        base_col, b, width, cell + i * c_image + h * to_h * c_row, to_w * c_cell, n, c0 > 0,
-                                    )  # fmt: skip
+                        b = panel + (get_int(words + 48) * channels + get_int(words + 56) * c0) * width * WIDE
+                        kind = get_int(get_int(words + 64) + 8 * d0)
+                        tile_block(
+                            i1 - i0, h0, row1, w0, col1, get_int(words + 72) + 8 * kind * get_int(words + 88) * get_int(words + 104),
+                            get_int(words + 80), get_int(words + 88), get_int(words + 96), get_int(words + 104), by_images,
+                            area, volume_bytes, base_row, base_col, size * merged, b, width, cell, c_image, to_h * c_row,
+                            to_w * c_cell, n, c0 > 0,
+                        )  # fmt: skip
                 if buffered and last_block:
                     # Each row of the block on its way out.
                     for i in range(i1 - i0):

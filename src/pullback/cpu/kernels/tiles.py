@@ -23,7 +23,7 @@ def tile_size(lanes: Any, vectors: int) -> int:
 
 
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add = args
+    a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add = args
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -56,15 +56,15 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     outer = [builder.phi(vector) for _ in range(rows * vectors)]
     eight = ir.Constant(I64, 8)
 
-    def looked_up(table: Any, otherwise: Any, base: Any) -> Any:
-        """base + table[t], or `otherwise` where there is no table."""
+    def looked_up(table: Any, unit: Any, otherwise: Any, base: Any) -> Any:
+        """base + table[t] * unit, or `otherwise` where there is no table."""
         has_table = builder.icmp_signed("!=", table, none)
         here = builder.block
         found, after = builder.append_basic_block("offset"), builder.append_basic_block("placed")
         builder.cbranch(has_table, found, after)
         builder.position_at_end(found)
         offset = builder.load(pointer(builder, builder.add(table, builder.mul(t, eight)), I64))
-        place = builder.add(base, offset)
+        place = builder.add(base, builder.mul(offset, unit))
         builder.branch(after)
         builder.position_at_end(after)
         phi = builder.phi(I64)
@@ -72,8 +72,8 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         phi.add_incoming(otherwise, here)
         return phi
 
-    a_start = looked_up(a_at, a, a)
-    b_start = looked_up(b_at, b_next, b)
+    a_start = looked_up(a_at, one, a, a)
+    b_start = looked_up(b_at, b_tap, b_next, b)
     before = builder.block
     builder.branch(loop)
 
@@ -136,7 +136,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
                         builder.call(store, [value, place, align, masks[v]])
 
 
-TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 13  # of tile and table tile
+TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
@@ -145,10 +145,13 @@ def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
 
 def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t); b_at = 0: right after the last."""
+    """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t) * b_tap.
+
+    b_at = 0: each begins right after the one before.
+    """
 
     @intrinsic
-    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             _call_tile(builder, lanes, rows, vectors, args)
             return ctx.get_dummy_value()
@@ -169,7 +172,7 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     @intrinsic
     def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(builder, lanes, rows, vectors, [*args[:7], ir.Constant(I64, 0), *args[7:]])
+            _call_tile(builder, lanes, rows, vectors, [*args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]])
             return ctx.get_dummy_value()
 
         return types.void(*(types.int64,) * TILE_ARGUMENTS), emit
@@ -193,7 +196,7 @@ def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
         builder.position_at_end(end)
 
     @intrinsic
-    def tiles(context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+    def tiles(context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}", args, emit_choice)
             return ctx.get_dummy_value()
@@ -209,6 +212,6 @@ def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
 
     @inline
     def tiles(count, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):
-        table_tiles(count, a, a_at, taps, depth, a_row, a_step, b, 0, b_step, c, c_row, n, add)
+        table_tiles(count, a, a_at, taps, depth, a_row, a_step, b, 0, 0, b_step, c, c_row, n, add)
 
     return tiles
