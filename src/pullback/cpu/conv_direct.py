@@ -119,14 +119,16 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
         return images * depth * h.places(rows) * w.places(cols) * place + made
 
     budget = l2 * 2 // 5
+    # Runs over images need no padding: they pay where many taps of short rows would meet none.
+    by_images = sweep.images >= IMAGE_RUN and w.taps_met() < 0.98
+    images = even_parts(sweep.images, 14) if by_images else 1
     cols = w.bases
-    while cols > 14 and area(1, 1, cols) > budget:
+    while cols > 14 and area(images, 1, cols) > budget:
         cols = even_parts(w.bases, cols // 2, 14)
     rows = h.bases
-    while rows > 1 and area(1, rows, cols) > budget:
+    while rows > 1 and area(images, rows, cols) > budget:
         rows = even_parts(h.bases, rows - 1)
-    images = 1
-    if rows == h.bases and cols == w.bases:
+    if not by_images and rows == h.bases and cols == w.bases:
         while images < sweep.images and area(images + 1, rows, cols) <= budget:
             images += 1
         images = even_parts(sweep.images, images)
@@ -135,9 +137,6 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     def pieces() -> int:
         return -(-sweep.images // images) * d.bases * -(-h.bases // rows) * -(-w.bases // cols) * sweep.groups
 
-    by_images = images >= IMAGE_RUN and w.taps_met() < 0.98
-    if by_images:
-        images = even_parts(sweep.images, max(IMAGE_RUN, min(images, 14)))
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
     while pieces() < PIECES and images * rows * cols > 96 and not by_images:
         if images > 1:
@@ -238,7 +237,7 @@ def direct_plan(problem: Problem) -> ConvPlan:
     side_by_side = all(
         tuple(np.diff(phase.offsets)) == (grid[2],) * (len(phase.offsets) - 1) for phase in w.phases
     ) and len({len(phase.offsets) for phase in w.phases}) == 1  # fmt: skip
-    merged = max(1, len(w.phases[0].offsets)) if one_block and place == blocks.channels * wide and side_by_side else 1
+    merged = max(1, len(w.phases[0].offsets)) if one_block and place == blocks.channels * wide and side_by_side and not blocks.by_images else 1
     tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
