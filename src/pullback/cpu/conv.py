@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.conv_filter import filter_plan
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
 from pullback.reference import conv as reference
@@ -33,6 +34,21 @@ def direct(problem: Problem, source: Array, filter: Array) -> Array:
     return target
 
 
+def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    """conv_grad_filter."""
+    dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
+    plan = filter_plan(problem)
+    target = new_array(problem.filter_shape, problem.dtype)
+    if plan.finish is None:
+        plan.sums.run(x=address(x), dy=address(dy), target=address(target))
+        return target
+    workspace = new_array((plan.workspace_bytes + 64,), BYTE)
+    start = -(-address(workspace) // 64) * 64
+    plan.sums.run(x=address(x), dy=address(dy), target=start)
+    plan.finish.run(sums=start, target=address(target))
+    return target
+
+
 def not_empty(problem: Problem) -> str | None:
     if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
         return "there is nothing to compute in an empty array"
@@ -41,3 +57,4 @@ def not_empty(problem: Problem) -> str | None:
 
 register_kernel("conv", CPU, "direct", not_empty, direct)
 register_kernel("conv_grad_input", CPU, "direct", not_empty, direct)
+register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

@@ -153,7 +153,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
 
 
-def _pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
+def pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
     """Bytes between channels, cells, rows, planes and images of an array."""
     d, h, w = sizes
     if layout == "channels_last":
@@ -211,10 +211,10 @@ def direct_plan(problem: Problem) -> ConvPlan:
     rows, terms, starts = panel_terms(sweep, blocks.channels)
     n_padded = -(-sweep.target_channels // v) * v
     source_total, target_total = sweep.source_channels * sweep.groups, sweep.target_channels * sweep.groups
-    s_channel, s_cell, s_row, s_plane, s_image = _pitches(
+    s_channel, s_cell, s_row, s_plane, s_image = pitches(
         problem.layout, size, source_total, (d.source_size, h.source_size, w.source_size)
     )
-    t_channel, t_cell, t_row, t_plane, t_image = _pitches(
+    t_channel, t_cell, t_row, t_plane, t_image = pitches(
         problem.layout, size, target_total, (d.target_size, h.target_size, w.target_size)
     )
     one_block = blocks.channels == sweep.source_channels

@@ -1,0 +1,139 @@
+"""Plans of the direct filter gradient: which channels and cells a piece sums over, and where its sums go."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from pullback.cpu.compiler import Variant, code
+from pullback.cpu.conv_direct import LINE, PIECES, even_parts, lanes_of, pitches, wide_of
+from pullback.cpu.conv_sweep import AxisSweep, sweep_of
+from pullback.cpu.machine import machine
+from pullback.cpu.plan import Plan, make_plan
+from pullback.problem import Problem
+
+PARTIAL_BYTES = 4 << 20  # of all partial sums together
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """The sums, straight into the result where `finish` is None; else into a workspace that a second job adds up."""
+
+    sums: Plan
+    finish: Plan | None
+    workspace_bytes: int
+
+
+def _tap_reach(axis: AxisSweep, tap: int) -> tuple[int, int, int]:
+    """(offset of the cell a tap reads, first and last output for which there is one)."""
+    phase = axis.phases[0]
+    if tap not in phase.taps:
+        return 0, 0, 0
+    offset = phase.offsets[phase.taps.index(tap)]
+    low = max(0, -(offset // axis.source_step))
+    high = min(phase.count, (axis.source_size - 1 - offset) // axis.source_step + 1)
+    return offset, low, max(low, high)
+
+
+@lru_cache(maxsize=1024)
+def filter_plan(problem: Problem) -> FilterPlan:
+    sweep = sweep_of(replace(problem, op="conv"))
+    size, wide, v, l2 = problem.dtype.itemsize, wide_of(problem), lanes_of(problem), machine().l2_bytes
+    last = problem.layout == "channels_last"
+    in_place = last and size == wide
+    d, h, w = sweep.axes
+    channels, n_count, taps = sweep.source_channels, sweep.target_channels, problem.window.tap_count
+    n_padded = -(-n_count // v) * v
+    n_blocks = -(-n_count // (2 * v))
+    range_blocks = 1 if in_place else even_parts(n_blocks, 4)
+    range_channels = channels if in_place else even_parts(channels, 128, v)
+    reach = [max(axis.offsets) - min(axis.offsets) + 1 for axis in sweep.axes]
+
+    def block_bytes(images: int, rows: int, cols: int) -> int:
+        """Of the panels and of the cells of x that a block reads."""
+        cells = d.source_size * ((rows - 1) * h.source_step + reach[1]) * ((cols - 1) * w.source_step + reach[2])
+        return images * (d.target_size * rows * cols * range_blocks * 2 * v + cells * range_channels) * wide
+
+    budget = l2 // 2
+    cols = w.target_size
+    while cols > 64 and block_bytes(1, 1, cols) > budget:
+        cols = even_parts(w.target_size, cols // 2)
+    rows = h.target_size
+    while rows > 1 and block_bytes(1, rows, cols) > budget:
+        rows = even_parts(h.target_size, rows - 1)
+    images = 1
+    if rows == h.target_size and cols == w.target_size:
+        while images < sweep.images and block_bytes(images + 1, rows, cols) <= budget:
+            images += 1
+        images = even_parts(sweep.images, images)
+    row_blocks, col_blocks = -(-h.target_size // rows), -(-w.target_size // cols)
+    blocks = -(-sweep.images // images) * row_blocks * col_blocks
+    sums_bytes = sweep.groups * taps * channels * n_count * wide
+    work = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * taps * channels * n_count * sweep.groups
+
+    def pieces(parts: int) -> int:
+        return parts * sweep.groups * -(-channels // range_channels) * -(-n_blocks // range_blocks)
+
+    parts = 1
+    wanted = min(PIECES, 1 + work // (1 << 20))
+    while pieces(parts) < wanted and parts < min(8, blocks) and (parts + 1) * sums_bytes <= PARTIAL_BYTES:
+        parts += 1
+    while pieces(parts) < wanted and range_channels > 4 * v:
+        range_channels = even_parts(channels, range_channels // 2, v)
+    part_blocks = -(-blocks // parts)
+    parts = -(-blocks // part_blocks)
+    tap_table = [
+        [value for axis, t in zip(sweep.axes, tap, strict=True) for value in _tap_reach(axis, t)]
+        for tap in product(*map(range, sweep.tap_kernel))
+    ]
+    x_channel, x_cell, x_row, x_plane, x_image = pitches(
+        problem.layout, size, problem.channels_in, (d.source_size, h.source_size, w.source_size)
+    )
+    y_channel, y_cell, y_row, y_plane, y_image = pitches(
+        problem.layout, size, problem.channels_out, (d.target_size, h.target_size, w.target_size)
+    )
+    place = range_channels * wide
+    line = ((cols - 1) * w.source_step + reach[2]) * place
+    plane = ((rows - 1) * h.source_step + reach[1]) * line
+    area_bytes = 0 if in_place else images * d.source_size * plane
+    panel_start = -(-area_bytes // LINE) * LINE
+    panel_bytes = images * d.target_size * rows * cols * 2 * v * wide
+    table_start = panel_start + range_blocks * panel_bytes
+    scratch = table_start + 32 * images * d.target_size * rows + LINE
+    straight = in_place and parts == 1
+    c_row = (problem.channels_out if straight else n_count) * wide
+    given = {
+        "x": None, "dy": None, "target": None, "groups": sweep.groups, "channel_ranges": -(-channels // range_channels),
+        "range_channels": range_channels, "n_ranges": -(-n_blocks // range_blocks), "range_blocks": range_blocks,
+        "part_blocks": part_blocks, "blocks": blocks, "row_blocks": row_blocks, "col_blocks": col_blocks,
+        "block_images": images, "block_rows": rows, "block_cols": cols, "images": sweep.images, "depths": d.target_size,
+        "rows": h.target_size, "cols": w.target_size, "in_depth": d.source_size, "in_rows": h.source_size,
+        "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
+        "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
+        "y_channel": y_channel, "step_d": d.source_step, "step_h": h.source_step, "step_w": w.source_step,
+        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": taps,
+        "tap_table": np.array(tap_table, np.int64).reshape(-1), "in_place": int(in_place), "low_h": min(h.offsets),
+        "low_w": min(w.offsets), "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
+        "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start, "panel_bytes": panel_bytes,
+        "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
+        "c_group": n_count * wide if straight else taps * channels * c_row,
+    }  # fmt: skip
+    options = (("first", not last),)
+    compiled = code(Variant("conv_filter", "sums", problem.dtype.name, options))
+    sums = make_plan(compiled, pieces(parts), scratch, work // 4, given)
+    if straight:
+        return FilterPlan(sums, None, 0)
+    total = sweep.groups * channels
+    rows_each = max(1, -(-total // PIECES))
+    finish = make_plan(
+        code(Variant("conv_filter", "finish", problem.dtype.name, options)), -(-total // rows_each), 0, parts * sums_bytes,
+        {
+            "sums": None, "target": None, "parts": parts, "part_bytes": sums_bytes, "rows_each": rows_each,
+            "groups": sweep.groups, "channels": channels, "n_count": n_count, "taps": taps,
+        },
+    )  # fmt: skip
+    return FilterPlan(sums, finish, parts * sums_bytes)
