@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
-from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.conv_cells import cells_plan, prefers_cells
+from pullback.cpu.conv_direct import ConvPlan, direct_plan
 from pullback.cpu.conv_filter import filter_plan
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
@@ -19,10 +23,10 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def direct(problem: Problem, source: Array, filter: Array) -> Array:
+def run_sweep(make_plan: Callable[[Problem], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
     """conv (source is x) or conv_grad_input (source is dy)."""
     source, filter = np.ascontiguousarray(source), np.ascontiguousarray(filter)
-    plan = direct_plan(problem)
+    plan = make_plan(problem)
     forward = problem.op == "conv"
     target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + 64,), BYTE), np.zeros(1, np.int64)
@@ -55,6 +59,14 @@ def not_empty(problem: Problem) -> str | None:
     return None
 
 
-register_kernel("conv", CPU, "direct", not_empty, direct)
-register_kernel("conv_grad_input", CPU, "direct", not_empty, direct)
+def few_channels(problem: Problem) -> str | None:
+    refused = not_empty(problem)
+    if refused is None and not prefers_cells(problem):
+        return "its vectors run over cells, and the produced channels fill vectors as well"
+    return refused
+
+
+for _op in ("conv", "conv_grad_input"):
+    register_kernel(_op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
+    register_kernel(_op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
 register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -268,6 +268,5 @@ def direct_plan(problem: Problem) -> ConvPlan:
     places = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     moved = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * target_total * terms // 4
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(compiled, places * sweep.groups * blocks.ranges, scratch, moved, given)
-    swept = replace(swept, keep=(*swept.keep, *tables))
+    swept = make_plan(compiled, places * sweep.groups * blocks.ranges, scratch, moved, given, tuple(tables))
     return ConvPlan(pack_plan(problem, sweep, rows, terms), swept, sweep.groups * n_padded * terms * wide)
