@@ -15,7 +15,7 @@ from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
 from pullback.problem import Problem
 
-BLOCK_CHANNELS = 64  # summed at a time: the cells of one tile in all their planes stay in the first-level cache
+BLOCK_CHANNELS = 32  # summed at a time: the cells of one tile in all their planes stay in the first-level cache
 
 
 def _hop(axis: AxisSweep, block: int) -> int:
