@@ -222,13 +222,15 @@ def direct_plan(problem: Problem) -> ConvPlan:
     low = [min(axis.offsets) for axis in sweep.axes]
     counts = (1, blocks.rows, blocks.cols)
     grid = [1] * 3 if in_place else [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
+    if not last:
+        grid[2] = 1  # channels_first rows are transposed whole, which is quicker than picking cells
     reach = [(max(axis.offsets) - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
     hop = [axis.source_step // grid[i] if counts[i] > 1 else 0 for i, axis in enumerate(sweep.axes)]
     if in_place:
         place, line, plane, volume = s_cell, s_row, s_plane, s_image
     else:
         place = blocks.channels * wide
-        if hop[2] * place % 2048 == 0 or (reach[2] > 1 and place % 2048 == 0):
+        if hop[2] * place % 1024 == 0:
             place += LINE  # the rows of a tile would share a few sets of the first-level cache
         line = ((blocks.cols - 1) * hop[2] + reach[2]) * place
         plane = ((blocks.rows - 1) * hop[1] + reach[1]) * line

@@ -28,15 +28,15 @@ class FilterPlan:
     workspace_bytes: int
 
 
-def _tap_reach(axis: AxisSweep, tap: int) -> tuple[int, int, int]:
-    """(offset of the cell a tap reads, first and last output for which there is one)."""
+def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int, int]:
+    """(place that a tap reads from, first and last output for which there is one); cells low, low + grid, ... are places 0, 1, ..."""
     phase = axis.phases[0]
     if tap not in phase.taps:
         return 0, 0, 0
     offset = phase.offsets[phase.taps.index(tap)]
-    low = max(0, -(offset // axis.source_step))
-    high = min(phase.count, (axis.source_size - 1 - offset) // axis.source_step + 1)
-    return offset, low, max(low, high)
+    first = max(0, -(offset // axis.source_step))
+    end = min(phase.count, (axis.source_size - 1 - offset) // axis.source_step + 1)
+    return (offset - low) // grid, first, max(first, end)
 
 
 @lru_cache(maxsize=1024)
@@ -44,18 +44,22 @@ def filter_plan(problem: Problem) -> FilterPlan:
     sweep = sweep_of(replace(problem, op="conv"))
     size, wide, v, l2 = problem.dtype.itemsize, wide_of(problem), lanes_of(problem), machine().l2_bytes
     last = problem.layout == "channels_last"
-    in_place = last and size == wide
     d, h, w = sweep.axes
+    # Cells that no tap reads are left out of a packed block, and would only stretch the distances of one read in place.
+    in_place = last and size == wide and w.grid(w.target_size) == 1
     channels, n_count, taps = sweep.source_channels, sweep.target_channels, problem.window.tap_count
     n_padded = -(-n_count // v) * v
     n_blocks = -(-n_count // (2 * v))
     range_blocks = 1 if in_place else even_parts(n_blocks, 4)
     range_channels = channels if in_place else even_parts(channels, 128, v)
-    reach = [max(axis.offsets) - min(axis.offsets) + 1 for axis in sweep.axes]
+    grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
+    low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
+    hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]
+    reach = [(max(axis.offsets) - min(axis.offsets)) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
 
     def block_bytes(images: int, rows: int, cols: int) -> int:
         """Of the panels and of the cells of x that a block reads."""
-        cells = d.source_size * ((rows - 1) * h.source_step + reach[1]) * ((cols - 1) * w.source_step + reach[2])
+        cells = d.source_size * ((rows - 1) * hop[1] + reach[1]) * ((cols - 1) * hop[2] + reach[2])
         return images * (d.target_size * rows * cols * range_blocks * 2 * v + cells * range_channels) * wide
 
     budget = l2 // 2
@@ -87,7 +91,7 @@ def filter_plan(problem: Problem) -> FilterPlan:
     part_blocks = -(-blocks // parts)
     parts = -(-blocks // part_blocks)
     tap_table = [
-        [value for axis, t in zip(sweep.axes, tap, strict=True) for value in _tap_reach(axis, t)]
+        [value for i, t in enumerate(tap) for value in _tap_reach(sweep.axes[i], t, low[i], grid[i])]
         for tap in product(*map(range, sweep.tap_kernel))
     ]
     x_channel, x_cell, x_row, x_plane, x_image = pitches(
@@ -97,8 +101,8 @@ def filter_plan(problem: Problem) -> FilterPlan:
         problem.layout, size, problem.channels_out, (d.target_size, h.target_size, w.target_size)
     )
     place = range_channels * wide
-    line = ((cols - 1) * w.source_step + reach[2]) * place
-    plane = ((rows - 1) * h.source_step + reach[1]) * line
+    line = ((cols - 1) * hop[2] + reach[2]) * place
+    plane = ((rows - 1) * hop[1] + reach[1]) * line
     area_bytes = 0 if in_place else images * d.source_size * plane
     panel_start = -(-area_bytes // LINE) * LINE
     panel_bytes = images * d.target_size * rows * cols * 2 * v * wide
@@ -114,10 +118,11 @@ def filter_plan(problem: Problem) -> FilterPlan:
         "rows": h.target_size, "cols": w.target_size, "in_depth": d.source_size, "in_rows": h.source_size,
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
         "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
-        "y_channel": y_channel, "step_d": d.source_step, "step_h": h.source_step, "step_w": w.source_step,
+        "y_channel": y_channel, "step_h": h.source_step, "step_w": w.source_step,
         "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": taps,
-        "tap_table": np.array(tap_table, np.int64).reshape(-1), "in_place": int(in_place), "low_h": min(h.offsets),
-        "low_w": min(w.offsets), "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
+        "tap_table": np.array(tap_table, np.int64).reshape(-1), "in_place": int(in_place), "low_h": low[1],
+        "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
+        "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start, "panel_bytes": panel_bytes,
         "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
         "c_group": n_count * wide if straight else taps * channels * c_row,

@@ -58,10 +58,10 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     @outline
     def sum_taps(
         x, channels, first_n, last_n, panels, panel_bytes, n_padded, tables, i0, i1, h0, h1, w0, w1, depths, rows,
-        step_d, step_h, step_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, y_image, y_plane, y_row,
+        hop_d, hop_h, hop_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, y_image, y_plane, y_row,
         sums, c_tap, c_row, add,
     ):  # fmt: skip
-        """Every tap over the cells of one block. tap_table: offset, first and last output by axis. y_*: cells of the panels."""
+        """Every tap over the cells of one block. tap_table: first place, first and last output by axis. y_*: cells of the panels."""
         stay_outline()
         for t in range(taps):
             words = tap_table + 72 * t
@@ -75,8 +75,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         for h in range(row0, row1):
                             put_int(
                                 tables + 16 * count,
-                                i * x_image + (d * step_d + off_d) * x_plane + (h * step_h + off_h) * x_row
-                                + (col0 * step_w + off_w) * x_cell,
+                                i * x_image + (d * hop_d + off_d) * x_plane + (h * hop_h + off_h) * x_row
+                                + (col0 * hop_w + off_w) * x_cell,
                             )  # fmt: skip
                             put_int(tables + 16 * count + 8, i * y_image + d * y_plane + (h - h0) * y_row + (col0 - w0))
                             count += 1
@@ -88,15 +88,15 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     put_int(b_at + 8 * e, get_int(tables + 16 * e + 8) * width * WIDE)
                     put_int(a_at + 8 * e, get_int(tables + 16 * e))
                 tile_channels(
-                    channels, x, a_at, count, col1 - col0, x_channel, step_w * x_cell, panels + (n0 - first_n) // (2 * V) * panel_bytes,
+                    channels, x, a_at, count, col1 - col0, x_channel, hop_w * x_cell, panels + (n0 - first_n) // (2 * V) * panel_bytes,
                     b_at, width, sums + t * c_tap + n0 * WIDE, c_row, min(2 * V, last_n - n0), add,
                 )  # fmt: skip
 
     def sums(
         piece, scratch, x, dy, target, groups, channel_ranges, range_channels, n_ranges, range_blocks, part_blocks, blocks,
         row_blocks, col_blocks, block_images, block_rows, block_cols, images, depths, rows, cols, in_depth, in_rows, in_cols,
-        x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_d, step_h, step_w,
-        channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, reach_h, reach_w, place_bytes, line_bytes,
+        x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_h, step_w, hop_d, hop_h, hop_w,
+        channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h, reach_w, place_bytes, line_bytes,
         plane_bytes, volume_bytes, panel_start, panel_bytes, table_start, c_part, c_group, c_tap, c_row,
     ):  # fmt: skip
         n_range, rest = piece % n_ranges, piece // n_ranges
@@ -130,23 +130,24 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             if in_place:
                 sum_taps(
                     cells + i0 * x_image, size, first_n, last_n, panels, panel_bytes, n_padded, tables, i0, i1, h0, h1, w0, w1, depths,
-                    rows, step_d, step_h, step_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, depths * p_plane,
+                    rows, hop_d, hop_h, hop_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, depths * p_plane,
                     p_plane, p_row, to, c_tap, c_row, add,
                 )  # fmt: skip
             else:
                 top, left = h0 * step_h + low_h, w0 * step_w + low_w
                 for i in range(i1 - i0):
                     for d in range(in_depth):
-                        for h in range((h1 - h0 - 1) * step_h + reach_h):
-                            if 0 <= top + h < in_rows:
+                        for h in range((h1 - h0 - 1) * hop_h + reach_h):
+                            row = top + h * grid_h
+                            if 0 <= row < in_rows:
                                 pack_row(
-                                    cells + (i0 + i) * x_image + d * x_plane + (top + h) * x_row, x_channel, x_cell, in_cols, left, 1,
-                                    (w1 - w0 - 1) * step_w + reach_w, size,
+                                    cells + (i0 + i) * x_image + d * x_plane + row * x_row, x_channel, x_cell, in_cols, left, grid_w,
+                                    (w1 - w0 - 1) * hop_w + reach_w, size,
                                     scratch + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                                 )  # fmt: skip
                 sum_taps(
-                    scratch - top * line_bytes - left * place_bytes, size, first_n, last_n, panels, panel_bytes, n_padded, tables,
-                    i0, i1, h0, h1, w0, w1, depths, rows, step_d, step_h, step_w, volume_bytes, plane_bytes, line_bytes, place_bytes,
+                    scratch - h0 * hop_h * line_bytes - w0 * hop_w * place_bytes, size, first_n, last_n, panels, panel_bytes, n_padded, tables,
+                    i0, i1, h0, h1, w0, w1, depths, rows, hop_d, hop_h, hop_w, volume_bytes, plane_bytes, line_bytes, place_bytes,
                     WIDE, taps, tap_table, depths * p_plane, p_plane, p_row, to, c_tap, c_row, add,
                 )  # fmt: skip
             add = 1
