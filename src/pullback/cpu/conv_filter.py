@@ -50,8 +50,9 @@ def filter_plan(problem: Problem) -> FilterPlan:
     channels, n_count, taps = sweep.source_channels, sweep.target_channels, problem.window.tap_count
     n_padded = -(-n_count // v) * v
     n_blocks = -(-n_count // (2 * v))
-    range_blocks = 1 if in_place else even_parts(n_blocks, 4)
-    range_channels = channels if in_place else even_parts(channels, 128, v)
+    # What is packed must serve many sums: the fewer the taps, the more channels on the other side.
+    range_blocks = 1 if in_place else even_parts(n_blocks, 4 if taps > 4 else 8)
+    range_channels = channels if in_place else even_parts(channels, 128 if taps > 4 else 256, v)
     grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
     low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
     hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]

@@ -18,7 +18,7 @@ SOME_ADDRESS = 64
 _bodies: dict[str, str] = {}
 
 
-def call_part(builder: Any, name: str, arguments: Any, emit_body: Any) -> None:
+def call_part(builder: Any, name: str, arguments: Any, emit_body: Any) -> Any:
     """Call a function of int64 arguments whose body emit_body(builder, arguments) writes, once for each name."""
     kind = ir.FunctionType(ir.VoidType(), [I64] * len(arguments))
     if name not in _bodies:
@@ -33,7 +33,7 @@ def call_part(builder: Any, name: str, arguments: Any, emit_body: Any) -> None:
         _bodies[name] = str(module)
         binding.add_symbol(name, SOME_ADDRESS)
     function = builder.module.globals.get(name)
-    builder.call(ir.Function(builder.module, kind, name) if function is None else function, arguments)
+    return builder.call(ir.Function(builder.module, kind, name) if function is None else function, arguments)
 
 
 def join(module: Any) -> None:

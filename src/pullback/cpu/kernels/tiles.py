@@ -23,7 +23,7 @@ def tile_size(lanes: Any, vectors: int) -> int:
 
 
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add = args
+    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add = args
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -139,9 +139,10 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
 
 
-def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
+def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
+    """Call a tile, whose arguments are the number of rows and those of a table tile: so a choice of tiles can jump to it."""
     name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}"
-    call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
+    return call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
 
 
 def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
@@ -153,7 +154,7 @@ def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
     @intrinsic
     def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(builder, lanes, rows, vectors, args)
+            _call_tile(builder, lanes, rows, vectors, [ir.Constant(I64, rows), *args])
             return ctx.get_dummy_value()
 
         return types.void(*(types.int64,) * TABLE_TILE_ARGUMENTS), emit
@@ -172,7 +173,7 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     @intrinsic
     def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(builder, lanes, rows, vectors, [*args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]])
+            _call_tile(builder, lanes, rows, vectors, [ir.Constant(I64, rows), *args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]])
             return ctx.get_dummy_value()
 
         return types.void(*(types.int64,) * TILE_ARGUMENTS), emit
@@ -184,15 +185,14 @@ def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
     """tiles(count, a, ...): a table tile of any number of rows from 1 to `rows`; a compiled tile for each."""
 
     def emit_choice(builder: Any, args: Any) -> None:
-        count, *rest = args
         end = builder.append_basic_block("end")
         cases = [builder.append_basic_block(f"rows{r}") for r in range(1, rows + 1)]
-        switch = builder.switch(count, end)
+        switch = builder.switch(args[0], end)
         for r, case in enumerate(cases, 1):
             switch.add_case(ir.Constant(I64, r), case)
             builder.position_at_end(case)
-            _call_tile(builder, lanes, r, vectors, rest)
-            builder.branch(end)
+            _call_tile(builder, lanes, r, vectors, args).tail = "tail"
+            builder.ret_void()
         builder.position_at_end(end)
 
     @intrinsic
