@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from pullback.cpu.conv_cells import cells_plan, prefers_cells
-from pullback.cpu.conv_direct import ConvPlan, direct_plan
+from pullback.cpu.conv_common import ConvPlan
+from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem

@@ -9,7 +9,18 @@ from itertools import product
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_direct import LINE, ConvPlan, Table, even_parts, lanes_of, pack_plan, panel_terms, pitches, wide_of
+from pullback.cpu.conv_common import (
+    LINE,
+    ConvPlan,
+    Table,
+    even_parts,
+    lanes_of,
+    pack_plan,
+    panel_terms,
+    sweep_arguments,
+    wide_of,
+    work_of,
+)
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
@@ -66,12 +77,12 @@ def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
 @lru_cache(maxsize=1024)
 def cells_plan(problem: Problem) -> ConvPlan:
     sweep = sweep_of(problem)
-    size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
+    wide, v = wide_of(problem), lanes_of(problem)
     d, h, w = sweep.axes
     block_channels = even_parts(sweep.source_channels, BLOCK_CHANNELS)
     rows, cols = choose_block(problem, sweep)
     places, terms, starts = panel_terms(sweep, block_channels)
-    n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
+    n_count = sweep.target_channels
     low = [min(axis.offsets) for axis in sweep.axes]
     counts = (1, rows, cols)
     grid = [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
@@ -96,31 +107,15 @@ def cells_plan(problem: Problem) -> ConvPlan:
     buffer_start = block_channels * plane + 4 * v * wide
     table_start = buffer_start + len(starts) * n_count * buffer_row
     scratch = table_start + 8 * max(1, *(len(k) for k in kept))
-    s_channel, s_cell, s_row, s_plane, s_image = pitches(
-        problem.layout, size, sweep.source_channels * sweep.groups, (d.source_size, h.source_size, w.source_size)
-    )
-    t_channel, t_cell, t_row, t_plane, t_image = pitches(
-        problem.layout, size, n_count * sweep.groups, (d.target_size, h.target_size, w.target_size)
-    )
-    given = {
-        "source": None, "target": None, "packed": None, "groups": sweep.groups, "depths": d.bases,
+    given = sweep_arguments(problem, sweep) | {
         "row_blocks": -(-h.bases // rows), "col_blocks": -(-w.bases // cols), "block_rows": rows, "block_cols": cols,
-        "rows": h.bases, "cols": w.bases, "in_depth": d.source_size, "in_rows": h.source_size, "in_cols": w.source_size,
-        "source_cell": s_cell, "source_channel": s_channel, "source_row": s_row, "source_plane": s_plane,
-        "source_image": s_image, "source_group": sweep.source_channels * s_channel,
-        "step_d": d.source_step, "step_h": h.source_step, "step_w": w.source_step,
-        "low_d": low[0], "low_h": low[1], "low_w": low[2], "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
-        "hop_h": hop_h, "hop_w": hop_w, "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line,
-        "split_places": split, "plane_bytes": plane, "channels": sweep.source_channels, "block_channels": block_channels,
-        "n_count": n_count, "n_padded": n_padded, "terms": terms, "phases": len(starts),
-        "phase_table": np.array(words, np.int64), "out_depth": d.target_size, "to_d": d.target_step, "to_h": h.target_step,
-        "to_w": w.target_step, "target_cell": t_cell, "target_row": t_row, "target_plane": t_plane, "target_image": t_image,
-        "target_group": n_count * t_channel, "target_channel": t_channel, "padded": int(sweep.is_padded),
-        "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
+        "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
+        "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
+        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": np.array(words, np.int64),
+        "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
     }  # fmt: skip
     pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups
-    moved = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * n_count * sweep.groups * terms // 4
     last = problem.layout == "channels_last"
     compiled = code(Variant("conv_cells", "sweep", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(compiled, pieces, scratch, moved, given, tuple(kept))
-    return ConvPlan(pack_plan(problem, sweep, places, terms), swept, sweep.groups * n_padded * terms * wide)
+    swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
+    return ConvPlan(pack_plan(problem, sweep, places, terms), swept, sweep.groups * given["n_padded"] * terms * wide)

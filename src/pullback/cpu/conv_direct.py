@@ -6,29 +6,29 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
+from pullback.cpu.conv_common import (
+    LINE,
+    PIECES,
+    ConvPlan,
+    Table,
+    even_parts,
+    lanes_of,
+    pack_plan,
+    panel_terms,
+    sweep_arguments,
+    wide_of,
+    work_of,
+)
 from pullback.cpu.conv_sweep import Sweep, sweep_of
 from pullback.cpu.machine import machine
-from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan import make_plan
 from pullback.problem import Problem
 
-LINE = 64
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
-PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
-Table = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class ConvPlan:
-    """Two jobs, one after the other: the filter into panels, then the convolution."""
-
-    pack: Plan
-    sweep: Plan
-    packed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -42,67 +42,6 @@ class Blocks:
     ranges: int
     range_blocks: int
     by_images: bool
-
-
-def wide_of(problem: Problem) -> int:
-    """Bytes of an element as sums are made."""
-    return 8 if problem.dtype.name == "float64" else 4
-
-
-def lanes_of(problem: Problem) -> int:
-    return machine().vector_bytes // wide_of(problem)
-
-
-def even_parts(total: int, most: int, unit: int = 1) -> int:
-    """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
-    parts = -(-total // max(1, most))
-    return min(total, -(-(-(-total // parts)) // unit) * unit)
-
-
-def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int]]:
-    """(row of each (tap, channel), rows in all, first row of each phase); -1 for taps that reach nothing."""
-    channels = sweep.source_channels
-    rows = np.full((math.prod(sweep.tap_kernel), channels), -1, np.int64)
-    total, starts = 0, []
-    for phase in sweep.phases:
-        taps = sweep.tap_numbers(phase)
-        starts.append(total)
-        for c0 in range(0, channels, block_channels):
-            size = min(block_channels, channels - c0)
-            for t in taps:
-                rows[t, c0 : c0 + size] = np.arange(total, total + size)
-                total += size
-    return rows, total, starts
-
-
-def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int) -> Plan:
-    """The job that packs the filter, whose axes lie as the layout and the op have them."""
-    size, v = problem.dtype.itemsize, lanes_of(problem)
-    taps = problem.window.tap_count
-    per_group_in, per_group_out = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
-    forward = problem.op == "conv"
-    if problem.layout == "channels_last":
-        group = per_group_out
-        if forward:
-            runs, run, length, n_step, place = taps * per_group_in, problem.channels_out, 0, 1, rows
-        else:
-            runs, run, length, n_step = taps, per_group_in * problem.channels_out, per_group_out, problem.channels_out
-            place = rows
-    else:
-        group = per_group_out * per_group_in * taps
-        if forward:
-            runs, run, length, n_step, place = 1, 0, per_group_in * taps, per_group_in * taps, rows.T
-        else:
-            runs, run, length, n_step, place = per_group_out, per_group_in * taps, 0 if taps == 1 else taps, taps, rows.T
-    blocks = -(-n_padded // (2 * v))
-    given = {
-        "filter": None, "packed": None, "faults": None, "check": int(sweep.is_padded), "blocks": blocks, "block": 2 * v,
-        "n_count": n_count, "n_padded": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
-        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
-    }  # fmt: skip
-    moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
-    return make_plan(code(Variant("conv_panels", "pack", problem.dtype.name)), sweep.groups * blocks, 0, moved, given)
 
 
 def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
@@ -153,15 +92,6 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
 
 
-def pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
-    """Bytes between channels, cells, rows, planes and images of an array."""
-    d, h, w = sizes
-    if layout == "channels_last":
-        cell = channels * size
-        return size, cell, w * cell, h * w * cell, d * h * w * cell
-    return d * h * w * size, size, w * size, h * w * size, channels * d * h * w * size
-
-
 def _phase_tables(
     sweep: Sweep, starts: list[int], merged: int, low: list[int], grid: list[int], pitches: tuple[int, ...], by_images: bool
 ) -> list[Table]:
@@ -190,9 +120,7 @@ def _phase_tables(
         for sets in product(*met):
             taps = list(product(*sets))
             numbers = [((a * len(phase[1].taps) + b) * len(phase[2].taps) + c) // merged for a, b, c in taps]
-            places = [
-                sum((phase[i].offsets[t] - low[i]) // grid[i] * pitches[i] for i, t in enumerate(tap)) for tap in taps
-            ]
+            places = [sum((phase[i].offsets[t] - low[i]) // grid[i] * pitches[i] for i, t in enumerate(tap)) for tap in taps]
             lists.append(address([len(taps), *places, *numbers]))
         own = math.prod(len(axis.taps) for axis in phase)
         words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
@@ -207,16 +135,10 @@ def direct_plan(problem: Problem) -> ConvPlan:
     last = problem.layout == "channels_last"
     buffered = not last or size != wide
     blocks = choose_blocks(problem, sweep, buffered)
-    d, h, w = sweep.axes
     rows, terms, starts = panel_terms(sweep, blocks.channels)
-    n_padded = -(-sweep.target_channels // v) * v
-    source_total, target_total = sweep.source_channels * sweep.groups, sweep.target_channels * sweep.groups
-    s_channel, s_cell, s_row, s_plane, s_image = pitches(
-        problem.layout, size, source_total, (d.source_size, h.source_size, w.source_size)
-    )
-    t_channel, t_cell, t_row, t_plane, t_image = pitches(
-        problem.layout, size, target_total, (d.target_size, h.target_size, w.target_size)
-    )
+    given = sweep_arguments(problem, sweep)
+    s_cell, s_row, s_plane, s_image = (given[f"source_{name}"] for name in ("cell", "row", "plane", "image"))
+    d, h, w = sweep.axes
     one_block = blocks.channels == sweep.source_channels
     in_place = not buffered and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
     low = [min(axis.offsets) for axis in sweep.axes]
@@ -239,36 +161,31 @@ def direct_plan(problem: Problem) -> ConvPlan:
     side_by_side = all(
         tuple(np.diff(phase.offsets)) == (grid[2],) * (len(phase.offsets) - 1) for phase in w.phases
     ) and len({len(phase.offsets) for phase in w.phases}) == 1  # fmt: skip
-    merged = max(1, len(w.phases[0].offsets)) if one_block and place == blocks.channels * wide and side_by_side and not blocks.by_images else 1
+    merged = (
+        max(1, len(w.phases[0].offsets))
+        if one_block and place == blocks.channels * wide and side_by_side and not blocks.by_images
+        else 1
+    )
     tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
     cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
     scratch = buffer_start + (cells * buffer_n * wide if buffered else 0)
-    given = {
-        "source": None, "target": None, "packed": None, "groups": sweep.groups, "ranges": blocks.ranges,
-        "range_blocks": blocks.range_blocks, "depths": d.bases, "row_blocks": -(-h.bases // blocks.rows),
+    given |= {
+        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
-        "block_cols": blocks.cols, "images": sweep.images, "rows": h.bases, "cols": w.bases,
-        "in_depth": d.source_size, "in_rows": h.source_size, "in_cols": w.source_size,
-        "source_cell": s_cell, "source_channel": s_channel, "source_row": s_row, "source_plane": s_plane,
-        "source_image": s_image, "source_group": sweep.source_channels * s_channel,
-        "step_d": d.source_step, "step_h": h.source_step, "step_w": w.source_step,
-        "low_d": low[0], "low_h": low[1], "low_w": low[2], "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
+        "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
         "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
-        "base_row": hop[1] * line, "base_col": hop[2] * place, "channels": sweep.source_channels,
-        "block_channels": blocks.channels, "merged": merged, "n_count": sweep.target_channels, "n_padded": n_padded,
-        "terms": terms, "phases": len(starts), "phase_table": tables[0],
-        "by_images": int(blocks.by_images), "out_depth": d.target_size, "out_rows": h.target_size,
-        "out_cols": w.target_size, "to_d": d.target_step, "to_h": h.target_step, "to_w": w.target_step,
-        "target_cell": t_cell, "target_row": t_row, "target_plane": t_plane, "target_image": t_image,
-        "target_group": sweep.target_channels * t_channel, "target_channel": t_channel, "buffered": int(buffered),
+        "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
+        "terms": terms, "phase_table": tables[0], "by_images": int(blocks.by_images), "buffered": int(buffered),
         "buffer_start": buffer_start, "buffer_n": buffer_n,
     }  # fmt: skip
-    places = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
-    moved = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * target_total * terms // 4
+    pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(compiled, places * sweep.groups * blocks.ranges, scratch, moved, given, tuple(tables))
-    return ConvPlan(pack_plan(problem, sweep, rows, terms), swept, sweep.groups * n_padded * terms * wide)
+    swept = make_plan(
+        compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given, tuple(tables)
+    )  # fmt: skip
+    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    return ConvPlan(pack_plan(problem, sweep, rows, terms), swept, packed_bytes)

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_direct import LINE, PIECES, even_parts, lanes_of, pitches, wide_of
+from pullback.cpu.conv_common import LINE, PIECES, even_parts, lanes_of, pitches, wide_of
 from pullback.cpu.conv_sweep import AxisSweep, sweep_of
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan

@@ -25,7 +25,6 @@ class AxisPhase:
     taps: tuple[int, ...]
     offsets: tuple[int, ...]
 
-
     def classes(self, step: int, size: int) -> tuple[list[int], list[tuple[int, ...]]]:
         """(class of each base, which taps meet a source cell in each class)."""
         found: dict[tuple[int, ...], int] = {}
@@ -111,9 +110,7 @@ def _alive(phase: AxisPhase, step: int, size: int) -> AxisPhase:
     """Without the taps that never meet a source cell."""
     cells = np.arange(phase.count, dtype=np.int64) * step
     kept = [i for i, offset in enumerate(phase.offsets) if ((cells + offset >= 0) & (cells + offset < size)).any()]
-    return AxisPhase(
-        phase.start, phase.count, tuple(phase.taps[i] for i in kept), tuple(phase.offsets[i] for i in kept)
-    )
+    return AxisPhase(phase.start, phase.count, tuple(phase.taps[i] for i in kept), tuple(phase.offsets[i] for i in kept))
 
 
 def _axis(window: Window, axis: int, forward: bool) -> AxisSweep:

@@ -133,13 +133,13 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             if d0 < get_int(words):
                 origin = target + group * target_group + image * target_image + (d0 * to_d + get_int(words + 24)) * target_plane
                 for h in range(h0, row1):
-                    out = origin + (h * to_h + get_int(words + 32)) * target_row + (w0 * to_w + get_int(words + 40)) * target_cell
+                    out = (
+                        origin + (h * to_h + get_int(words + 32)) * target_row + (w0 * to_w + get_int(words + 40)) * target_cell
+                    )
                     made = buffer + p * n_count * buffer_row + (h - h0) * line_places * WIDE
                     if first:
                         for n in range(n_count):
-                            turn_back(
-                                made + n * buffer_row, 0, out + n * target_channel, to_w * target_cell, 1, col1 - w0
-                            )
+                            turn_back(made + n * buffer_row, 0, out + n * target_channel, to_w * target_cell, 1, col1 - w0)
                     else:
                         turn_back(made, buffer_row, out, to_w * target_cell, n_count, col1 - w0)
 

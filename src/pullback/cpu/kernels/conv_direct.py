@@ -143,7 +143,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     words = phase_table + 8 * PHASE_WORDS * p
                     row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
                     if d0 < get_int(words) and row1 > h0 and col1 > w0:
-                        cell = c_block + get_int(words + 24) * c_plane + get_int(words + 32) * c_row + get_int(words + 40) * c_cell
+                        cell = (
+                            c_block + get_int(words + 24) * c_plane + get_int(words + 32) * c_row + get_int(words + 40) * c_cell
+                        )
                         b = panel + (get_int(words + 48) * channels + get_int(words + 56) * c0) * width * WIDE
                         kind = get_int(get_int(words + 64) + 8 * d0)
                         tile_block(

@@ -66,8 +66,7 @@ def build(lanes: Any) -> dict[str, Any]:
                     if first >= 0:
                         transpose(start + j * SIZE, n_bytes, panel + first * row_bytes, step * row_bytes, n, k - j)
                     j = k
-        if check:
-            if has_faults(panel, terms * width):
-                put_int(faults, 1)
+        if check and has_faults(panel, terms * width):
+            put_int(faults, 1)
 
     return {"pack": pack}

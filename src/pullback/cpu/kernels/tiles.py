@@ -173,7 +173,13 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     @intrinsic
     def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(builder, lanes, rows, vectors, [ir.Constant(I64, rows), *args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]])
+            _call_tile(
+                builder,
+                lanes,
+                rows,
+                vectors,
+                [ir.Constant(I64, rows), *args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]],
+            )
             return ctx.get_dummy_value()
 
         return types.void(*(types.int64,) * TILE_ARGUMENTS), emit
