@@ -26,13 +26,13 @@ def address(array: Array) -> int:
 
 def run_sweep(make_plan: Callable[[Problem], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
     """conv (source is x) or conv_grad_input (source is dy)."""
-    source, filter = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
     plan = make_plan(problem)
     forward = problem.op == "conv"
     target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + 64,), BYTE), np.zeros(1, np.int64)
     start = -(-address(packed) // 64) * 64
-    plan.pack.run(filter=address(filter), packed=start, faults=address(faults))
+    plan.pack.run(filter=address(weights), packed=start, faults=address(faults))
     if faults[0]:  # padding made of zeros would spoil what it should leave alone
         return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
     plan.sweep.run(source=address(source), target=address(target), packed=start)

@@ -40,7 +40,8 @@ def lanes_of(problem: Problem) -> int:
 def even_parts(total: int, most: int, unit: int = 1) -> int:
     """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
     parts = -(-total // max(1, most))
-    return min(total, -(-(-(-total // parts)) // unit) * unit)
+    size = -(-total // parts)
+    return min(total, -(-size // unit) * unit)
 
 
 def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int]]:
@@ -102,7 +103,9 @@ def sweep_arguments(problem: Problem, sweep: Sweep) -> dict[str, Any]:
     """Arguments that both sweeping kernels have: sizes of source and target, distances in them, steps, channels."""
     size, v = problem.dtype.itemsize, lanes_of(problem)
     names = ("channel", "cell", "row", "plane", "image")
-    source_size, target_size = tuple(a.source_size for a in sweep.axes), tuple(a.target_size for a in sweep.axes)
+    d, h, w = sweep.axes
+    source_size = (d.source_size, h.source_size, w.source_size)
+    target_size = (d.target_size, h.target_size, w.target_size)
     source = pitches(problem.layout, size, sweep.source_channels * sweep.groups, source_size)
     target = pitches(problem.layout, size, sweep.target_channels * sweep.groups, target_size)
     given: dict[str, Any] = {"source": None, "target": None, "packed": None, "groups": sweep.groups, "images": sweep.images}

@@ -29,7 +29,10 @@ class FilterPlan:
 
 
 def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int, int]:
-    """(place that a tap reads from, first and last output for which there is one); cells low, low + grid, ... are places 0, 1, ..."""
+    """(place that a tap reads from, first and last output for which there is one).
+
+    Cells low, low + grid, ... are places 0, 1, ...
+    """
     phase = axis.phases[0]
     if tap not in phase.taps:
         return 0, 0, 0

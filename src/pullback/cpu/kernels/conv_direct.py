@@ -1,6 +1,9 @@
 """Direct convolution with vectors over the produced channels: tiles of target cells by channels, summed over (tap, channel).
 
-One piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
+
+
+
+ piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
 a block of channels at a time, or read in place where nothing is padded. Results go straight to the target, or through a block in
 scratch where they must be narrowed or turned into channels_first.
 """
@@ -17,6 +20,8 @@ from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 # Words of a phase: how many bases it has and where its target cells start, by axis; taps of earlier phases, its own taps; the class
 # of each depth; the lists of taps by (depth, row, column) class; classes of rows and how many there are, the same of columns.
 PHASE_WORDS = 14
+
+NO_CELLS = -(1 << 40)  # the width of a row that lies outside: no cell of it is inside
 
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
@@ -55,7 +60,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
 
     @outline
     def tile_block(
-        images, row0, row1, col0, col1, lists, row_class, row_kinds, col_class, col_kinds, by_images, area, image_bytes, row_bytes,
+        images, row0, row1, col0, col1, lists, row_class, row_kinds, col_class, col_kinds, by_images, area, image_bytes,
+        row_bytes,
         col_bytes, depth, b, width, c, c_image, c_row, c_col, n, add,
     ):  # fmt: skip
         """All cells of one phase in a block. Runs are rows of cells, or (by_images) one cell of each image.
@@ -68,23 +74,26 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             for h in range(row0, row1):
                 line = lists + 8 * col_kinds * get_int(row_class + 8 * h)
                 for w in range(col0, col1):
+                    taps = get_int(line + 8 * get_int(col_class + 8 * w))
                     tile_run(
-                        images, area + (h - row0) * row_bytes + (w - col0) * col_bytes, get_int(line + 8 * get_int(col_class + 8 * w)),
-                        depth, image_bytes, b, width, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, add,
+                        images, area + (h - row0) * row_bytes + (w - col0) * col_bytes, taps, depth,
+                         image_bytes, b, width, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, add,
                     )  # fmt: skip
         else:
             for i in range(images):
                 for h in range(row0, row1):
+                    taps = get_int(lists + 8 * get_int(row_class + 8 * h))
                     tile_run(
-                        col1 - col0, area + i * image_bytes + (h - row0) * row_bytes, get_int(lists + 8 * get_int(row_class + 8 * h)),
-                        depth, col_bytes, b, width, c + i * c_image + (h - row0) * c_row, c_col, n, add,
+                        col1 - col0, area + i * image_bytes + (h - row0) * row_bytes, taps, depth,
+                         col_bytes, b, width, c + i * c_image + (h - row0) * c_row, c_col, n, add,
                     )  # fmt: skip
 
     def sweep(
         piece, scratch, source, target, packed,
         groups, ranges, range_blocks, depths, row_blocks, col_blocks, block_images, block_rows, block_cols,
         images, rows, cols, in_depth, in_rows, in_cols, source_cell, source_channel, source_row, source_plane, source_image,
-        source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h, reach_w,
+        source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
+        reach_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
         n_count, n_padded, terms, phases, phase_table, by_images,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
@@ -127,8 +136,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                             inside = 0 <= depth < in_depth and 0 <= row < in_rows
                             pack_row(
                                 x + i * source_image + depth * source_plane + row * source_row + c0 * source_channel,
-                                source_channel, source_cell, in_cols if inside else -(1 << 40), w0 * step_w + low_w, grid_w,
-                                (w1 - w0 - 1) * hop_w + reach_w, size, area + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
+                                source_channel, source_cell, in_cols if inside else NO_CELLS, w0 * step_w + low_w, grid_w,
+                                (w1 - w0 - 1) * hop_w + reach_w, size,
+                                area + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                             )  # fmt: skip
             for n0 in range(first_n, last_n, 2 * V):
                 width = min(2 * V, n_padded - n0)
@@ -148,21 +158,23 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         )
                         b = panel + (get_int(words + 48) * channels + get_int(words + 56) * c0) * width * WIDE
                         kind = get_int(get_int(words + 64) + 8 * d0)
+                        lists = get_int(words + 72) + 8 * kind * get_int(words + 88) * get_int(words + 104)
                         tile_block(
-                            i1 - i0, h0, row1, w0, col1, get_int(words + 72) + 8 * kind * get_int(words + 88) * get_int(words + 104),
-                            get_int(words + 80), get_int(words + 88), get_int(words + 96), get_int(words + 104), by_images,
+                            i1 - i0, h0, row1, w0, col1, lists, get_int(words + 80), get_int(words + 88),
+                            get_int(words + 96), get_int(words + 104), by_images,
                             area, volume_bytes, base_row, base_col, size * merged, b, width, cell, c_image, to_h * c_row,
                             to_w * c_cell, n, c0 > 0,
                         )  # fmt: skip
                 if buffered and last_block:
-                    # Each row of the block on its way out.
+                    # On its way out: whole planes at once where rows follow each other, else row by row.
+                    run_rows = th1 - th0 if first and tw1 - tw0 == out_cols else 1
                     for i in range(i1 - i0):
                         for d in range(td1 - td0):
-                            for h in range(th1 - th0):
+                            for h in range(0, th1 - th0, run_rows):
                                 made = c_block + i * c_image + d * c_plane + h * c_row
                                 out = origin + i * target_image + d * target_plane + h * target_row + n0 * target_channel
                                 if first:
-                                    turn_back(made, c_cell, out, target_channel, tw1 - tw0, n)
+                                    turn_back(made, c_cell, out, target_channel, run_rows * (tw1 - tw0), n)
                                 else:
                                     for w in range(tw1 - tw0):
                                         narrow_run(made + w * c_cell, out + w * target_cell, n)

@@ -17,8 +17,7 @@ from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
-    load_wide, load_wide_some = lanes.load_wide, lanes.load_wide_some
+    load, load_some, store_some, load_wide_some = lanes.load, lanes.load_some, lanes.store_some, lanes.load_wide_some
     store_wide, store_wide_some = lanes.store_wide, lanes.store_wide_some
     pack_row = make_area(lanes, first=first)
     transpose, turn_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
@@ -61,7 +60,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         hop_d, hop_h, hop_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, y_image, y_plane, y_row,
         sums, c_tap, c_row, add,
     ):  # fmt: skip
-        """Every tap over the cells of one block. tap_table: first place, first and last output by axis. y_*: cells of the panels."""
+        """Every tap over the cells of a block. tap_table: first place, first and last output by axis. y_*: cells of the panels."""
         stay_outline()
         for t in range(taps):
             words = tap_table + 72 * t
@@ -88,15 +87,18 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     put_int(b_at + 8 * e, get_int(tables + 16 * e + 8) * width * WIDE)
                     put_int(a_at + 8 * e, get_int(tables + 16 * e))
                 tile_channels(
-                    channels, x, a_at, count, col1 - col0, x_channel, hop_w * x_cell, panels + (n0 - first_n) // (2 * V) * panel_bytes,
+                    channels, x, a_at, count, col1 - col0, x_channel, hop_w * x_cell,
+                    panels + (n0 - first_n) // (2 * V) * panel_bytes,
                     b_at, width, sums + t * c_tap + n0 * WIDE, c_row, min(2 * V, last_n - n0), add,
                 )  # fmt: skip
 
     def sums(
         piece, scratch, x, dy, target, groups, channel_ranges, range_channels, n_ranges, range_blocks, part_blocks, blocks,
         row_blocks, col_blocks, block_images, block_rows, block_cols, images, depths, rows, cols, in_depth, in_rows, in_cols,
-        x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_h, step_w, hop_d, hop_h, hop_w,
-        channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h, reach_w, place_bytes, line_bytes,
+        x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_h, step_w, hop_d, hop_h,
+        hop_w,
+        channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h, reach_w, place_bytes,
+        line_bytes,
         plane_bytes, volume_bytes, panel_start, panel_bytes, table_start, c_part, c_group, c_tap, c_row,
     ):  # fmt: skip
         n_range, rest = piece % n_ranges, piece // n_ranges
@@ -120,7 +122,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     for d in range(depths):
                         for h in range(h0, h1):
                             pack_panel(
-                                source + i * y_image + d * y_plane + h * y_row + w0 * y_cell + n0 * y_channel, y_channel, y_cell,
+                                source + i * y_image + d * y_plane + h * y_row + w0 * y_cell + n0 * y_channel, y_channel,
+                                y_cell,
                                 w1 - w0, min(2 * V, last_n - n0), panel, width,
                             )  # fmt: skip
                             panel += (w1 - w0) * width * WIDE
@@ -129,7 +132,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             p_plane = (h1 - h0) * p_row
             if in_place:
                 sum_taps(
-                    cells + i0 * x_image, size, first_n, last_n, panels, panel_bytes, n_padded, tables, i0, i1, h0, h1, w0, w1, depths,
+                    cells + i0 * x_image, size, first_n, last_n, panels, panel_bytes, n_padded, tables, i0, i1, h0, h1, w0,
+                    w1, depths,
                     rows, hop_d, hop_h, hop_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, depths * p_plane,
                     p_plane, p_row, to, c_tap, c_row, add,
                 )  # fmt: skip
@@ -141,13 +145,16 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                             row = top + h * grid_h
                             if 0 <= row < in_rows:
                                 pack_row(
-                                    cells + (i0 + i) * x_image + d * x_plane + row * x_row, x_channel, x_cell, in_cols, left, grid_w,
+                                    cells + (i0 + i) * x_image + d * x_plane + row * x_row, x_channel, x_cell, in_cols, left,
+                                    grid_w,
                                     (w1 - w0 - 1) * hop_w + reach_w, size,
                                     scratch + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                                 )  # fmt: skip
                 sum_taps(
-                    scratch - h0 * hop_h * line_bytes - w0 * hop_w * place_bytes, size, first_n, last_n, panels, panel_bytes, n_padded, tables,
-                    i0, i1, h0, h1, w0, w1, depths, rows, hop_d, hop_h, hop_w, volume_bytes, plane_bytes, line_bytes, place_bytes,
+                    scratch - h0 * hop_h * line_bytes - w0 * hop_w * place_bytes, size, first_n, last_n, panels, panel_bytes,
+                    n_padded, tables,
+                    i0, i1, h0, h1, w0, w1, depths, rows, hop_d, hop_h, hop_w, volume_bytes, plane_bytes, line_bytes,
+                    place_bytes,
                     WIDE, taps, tap_table, depths * p_plane, p_plane, p_row, to, c_tap, c_row, add,
                 )  # fmt: skip
             add = 1
@@ -173,7 +180,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         store_some(target + ((t * channels + c) * groups * n_count + group * n_count + j) * SIZE, value, n)
             if first:
                 turn_back(
-                    line, channels * row_bytes, target + (group * n_count * channels + c) * taps * SIZE, channels * taps * SIZE, taps,
+                    line, channels * row_bytes, target + (group * n_count * channels + c) * taps * SIZE,
+                    channels * taps * SIZE, taps,
                     n_count,
                 )  # fmt: skip
 

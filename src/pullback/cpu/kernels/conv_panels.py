@@ -34,8 +34,8 @@ def build(lanes: Any) -> dict[str, Any]:
     ):  # fmt: skip
         """One panel. The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
 
-        run_row = 0: a run holds the terms of one produced channel (the next channel is n_bytes on), and is transposed. Else a run is
-        one term of all produced channels, side by side.
+        run_row = 0: a run holds the terms of one produced channel (the next channel is n_bytes on), and is transposed. Else a run
+        is one term of all produced channels, side by side.
         """
         group, n0 = piece // blocks, piece % blocks * block
         width, n = min(block, n_padded - n0), min(block, n_count - n0)
