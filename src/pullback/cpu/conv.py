@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from pullback.cpu.conv_cells import cells_plan, prefers_cells
-from pullback.cpu.conv_common import ConvPlan
+from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
 from pullback.cpu.memory import new_array
@@ -30,8 +30,8 @@ def run_sweep(make_plan: Callable[[Problem], ConvPlan], problem: Problem, source
     plan = make_plan(problem)
     forward = problem.op == "conv"
     target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
-    packed, faults = new_array((plan.packed_bytes + 64,), BYTE), np.zeros(1, np.int64)
-    start = -(-address(packed) // 64) * 64
+    packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
+    start = -(-address(packed) // LINE) * LINE
     plan.pack.run(filter=address(weights), packed=start, faults=address(faults))
     if faults[0]:  # padding made of zeros would spoil what it should leave alone
         return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
@@ -44,13 +44,17 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     plan = filter_plan(problem)
     target = new_array(problem.filter_shape, problem.dtype)
-    if plan.finish is None:
-        plan.sums.run(x=address(x), dy=address(dy), target=address(target))
-        return target
-    workspace = new_array((plan.workspace_bytes + 64,), BYTE)
-    start = -(-address(workspace) // 64) * 64
-    plan.sums.run(x=address(x), dy=address(dy), target=start)
-    plan.finish.run(sums=start, target=address(target))
+    workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
+    start = -(-address(workspace) // LINE) * LINE
+    faults = np.zeros(1, np.int64)
+    given = {"x": address(x), "dy": address(dy), "target": start if plan.finish else address(target)}
+    if "faults" in plan.sums.places:
+        given["faults"] = address(faults)
+    plan.sums.run(**given)
+    if faults[0]:  # cells that are not there were taken as zeros
+        return reference.conv_grad_filter(problem, dy, x)
+    if plan.finish:
+        plan.finish.run(sums=start, target=address(target))
     return target
 
 

@@ -3,6 +3,9 @@
 A piece owns a range of input channels, a range of output channels and a part of the cells. It takes its cells block by block: dy
 is packed into panels of vectors, x is read in place, or packed where it must be widened or lies in channels_first. Cells whose
 tap falls outside x are left out, not multiplied by zero. The sums of all parts are added in order by a second job.
+
+Few input channels would not fill a tile. Then (`merged` > 1) the taps of a row, whose cells lie side by side, count as channels; x
+is padded with zeros, and a dy that is not finite is reported.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from typing import Any
 from pullback.cpu.kernels.conv_area import make_area
 from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
-from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.kernels.vectors import any_lane, equal, get_int, inline, invert, outline, put_int, stay_outline
 
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load, load_some, store_some, load_wide_some = lanes.load, lanes.load_some, lanes.store_some, lanes.load_wide_some
-    store_wide, store_wide_some = lanes.store_wide, lanes.store_wide_some
+    store_wide, store_wide_some, splat = lanes.store_wide, lanes.store_wide_some, lanes.splat
     pack_row = make_area(lanes, first=first)
     transpose, turn_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS = tile_size(lanes, 2)
@@ -39,6 +42,17 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 for j in range(0, width, V):
                     value = load_some(source + q * cell_bytes + j * SIZE, max(0, min(V, n - j)))
                     store_wide(target + (q * width + j) * WIDE, value, V)
+
+    @outline
+    def is_faulty_panel(panel, end, width, n):
+        """Whether a packed panel holds an element that is not finite, in the first n channels of a cell."""
+        stay_outline()
+        found, zero = splat(0.0), splat(0.0)
+        while panel < end:
+            for j in range(0, n, V):
+                found = found + load_wide_some(panel + j * WIDE, n - j) * zero
+            panel += width * WIDE
+        return any_lane(invert(equal(found, zero)))
 
     @inline
     def tile_channels(channels, a, a_at, count, depth, a_row, a_step, b, b_at, width, c, c_row, n, add):
@@ -100,6 +114,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h, reach_w, place_bytes,
         line_bytes,
         plane_bytes, volume_bytes, panel_start, panel_bytes, table_start, c_part, c_group, c_tap, c_row,
+        merged, x_channels, faults,
     ):  # fmt: skip
         n_range, rest = piece % n_ranges, piece // n_ranges
         c0, rest = rest % channel_ranges * range_channels, rest // channel_ranges
@@ -108,7 +123,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         first_n = n_range * range_blocks * 2 * V
         last_n = min(n_count, first_n + range_blocks * 2 * V)
         to = target + part * c_part + group * c_group + c0 * c_row
-        cells = x + (group * channels + c0) * x_channel
+        cells = x + (group * x_channels + c0) * x_channel
         source = dy + group * n_count * y_channel
         add = 0
         for block in range(part * part_blocks, min(blocks, part * part_blocks + part_blocks)):
@@ -127,6 +142,10 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                                 w1 - w0, min(2 * V, last_n - n0), panel, width,
                             )  # fmt: skip
                             panel += (w1 - w0) * width * WIDE
+                if faults:
+                    start = scratch + panel_start + (n0 - first_n) // (2 * V) * panel_bytes
+                    if is_faulty_panel(start, panel, width, min(2 * V, last_n - n0)):
+                        put_int(faults, 1)
             panels, tables = scratch + panel_start, scratch + table_start
             p_row = w1 - w0
             p_plane = (h1 - h0) * p_row
@@ -147,7 +166,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                                 pack_row(
                                     cells + (i0 + i) * x_image + d * x_plane + row * x_row, x_channel, x_cell, in_cols, left,
                                     grid_w,
-                                    (w1 - w0 - 1) * hop_w + reach_w, size,
+                                    (w1 - w0 - 1) * hop_w + reach_w, size // merged,
                                     scratch + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                                 )  # fmt: skip
                 sum_taps(
