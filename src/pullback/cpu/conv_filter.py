@@ -17,17 +17,21 @@ from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.problem import Problem
 
-FEW_CHANNELS = 6
+FEW_CHANNELS, UNPACKED_TERMS = 6, 48
 PARTIAL_BYTES = 4 << 20  # of all partial sums together
 
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """The sums, straight into the result where `finish` is None; else into a workspace that a second job adds up."""
+    """The sums, straight into the result where `finish` is None; else into a workspace that a second job adds up.
+
+    `checked`: x was padded with zeros, so a result that is not finite may be wrong.
+    """
 
     sums: Plan
     finish: Plan | None
     workspace_bytes: int
+    checked: bool
 
 
 def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int, int]:
@@ -64,6 +68,8 @@ def filter_plan(problem: Problem) -> FilterPlan:
     channels, taps = sweep.source_channels, problem.window.tap_count
     sums_bytes = sweep.groups * taps * channels * n_count * wide
     tap_kernel = list(sweep.tap_kernel)
+    # Few sums for each cell do not repay packing it; channels that fill their vectors can be read where they are.
+    dy_in_place = last and size == wide and n_count % v == 0 and taps * channels <= UNPACKED_TERMS
     if merged > 1:
         channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
     n_padded = -(-n_count // v) * v
@@ -146,13 +152,13 @@ def filter_plan(problem: Problem) -> FilterPlan:
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start, "panel_bytes": panel_bytes,
         "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
         "c_group": n_count * wide if straight else taps * channels * c_row, "merged": merged,
-        "x_channels": sweep.source_channels, "faults": None if merged > 1 and sweep.is_padded else 0,
+        "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place),
     }  # fmt: skip
     options = (("first", not last),)
     compiled = code(Variant("conv_filter", "sums", problem.dtype.name, options))
     sums = make_plan(compiled, pieces(parts), scratch, work // 4, given)
     if straight:
-        return FilterPlan(sums, None, 0)
+        return FilterPlan(sums, None, 0, merged > 1 and sweep.is_padded)
     channels, taps = sweep.source_channels, problem.window.tap_count
     total = sweep.groups * channels
     rows_each = max(1, -(-total // PIECES))
@@ -163,4 +169,4 @@ def filter_plan(problem: Problem) -> FilterPlan:
             "groups": sweep.groups, "channels": channels, "n_count": n_count, "taps": taps,
         },
     )  # fmt: skip
-    return FilterPlan(sums, finish, parts * sums_bytes)
+    return FilterPlan(sums, finish, parts * sums_bytes, merged > 1 and sweep.is_padded)
