@@ -87,6 +87,20 @@ def test_a_filter_that_is_not_finite_touches_no_padding(op: str, layout: str, va
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_touches_no_padding(layout: str, value: float) -> None:
+    """Few input channels, whose filter gradient pads x with zeros."""
+    calls = {name: rest for name, *rest in conv_arguments(layout, 2, 3, 20, (6, 5), kernel=(3, 3), padding=1)}
+    (dy, *rest), keywords = calls["conv_grad_filter"]
+    dy = dy.copy()
+    dy.flat[[0, -1]] = value
+    expected = reference("conv_grad_filter", (dy, *rest), keywords)
+    assert np.isfinite(expected).any()
+    with pb.backend("cpu"), pb.kernel("direct"):
+        np.testing.assert_array_equal(pb.conv_grad_filter(dy, *rest, **keywords), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_other_dtypes(dtype: str, layout: str) -> None:
     """Whole numbers small enough that even half types hold every answer."""
