@@ -27,12 +27,9 @@ class AxisPhase:
 
     def classes(self, step: int, size: int) -> tuple[list[int], list[tuple[int, ...]]]:
         """(class of each base, which taps meet a source cell in each class)."""
-        found: dict[tuple[int, ...], int] = {}
-        kinds = []
-        for u in range(self.count):
-            met = tuple(i for i, offset in enumerate(self.offsets) if 0 <= u * step + offset < size)
-            kinds.append(found.setdefault(met, len(found)))
-        return kinds, list(found)
+        cells = np.arange(self.count, dtype=np.int64)[:, None] * step + np.array(self.offsets, np.int64)
+        sets, kinds = np.unique((cells >= 0) & (cells < size), axis=0, return_inverse=True)
+        return kinds.reshape(-1).tolist(), [tuple(np.flatnonzero(row).tolist()) for row in sets]
 
 
 @dataclass(frozen=True)
