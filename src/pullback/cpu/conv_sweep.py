@@ -28,8 +28,10 @@ class AxisPhase:
     def classes(self, step: int, size: int) -> tuple[list[int], list[tuple[int, ...]]]:
         """(class of each base, which taps meet a source cell in each class)."""
         cells = np.arange(self.count, dtype=np.int64)[:, None] * step + np.array(self.offsets, np.int64)
-        sets, kinds = np.unique((cells >= 0) & (cells < size), axis=0, return_inverse=True)
-        return kinds.reshape(-1).tolist(), [tuple(np.flatnonzero(row).tolist()) for row in sets]
+        met = (cells >= 0) & (cells < size)
+        found: dict[bytes, int] = {}
+        kinds = [found.setdefault(row.tobytes(), len(found)) for row in met]
+        return kinds, [tuple(np.flatnonzero(np.frombuffer(row, np.bool_)).tolist()) for row in found]
 
 
 @dataclass(frozen=True)
