@@ -1,7 +1,7 @@
 """The cpu backend: kernels in Python compiled to vector instructions, run on a thread pool of our own.
 
 kernels/ (the sources) · machine (what this CPU is) · compiler (object code, disk cache) · threads (the pool) · plan (a kernel with
-its arguments) · pool, pool_tables (pooling).
+its arguments) · pool, pool_tables (pooling) · conv, conv_sweep (convolution).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import pool
+from pullback.cpu import conv, pool  # noqa: F401 - conv registers its own kernels
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases

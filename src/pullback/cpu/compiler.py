@@ -174,6 +174,7 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
     from numba.core.compiler import Flags, compile_extra
     from numba.core.registry import cpu_target
 
+    from pullback.cpu.kernels import parts
     from pullback.cpu.kernels.lanes import Lanes
 
     options = dict(variant.options)
@@ -188,6 +189,7 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
     target.refresh()
     result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
     module = binding.parse_assembly(str(result.library._final_module))
+    parts.join(module)
     object_code = target.codegen()._tm.emit_object(module)
     compilations += 1
     return {"symbol": result.fndesc.llvm_func_name, "parameters": parameters}, object_code

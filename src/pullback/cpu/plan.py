@@ -34,10 +34,12 @@ class Plan:
         threads.run(self.code.address, block.ctypes.data, self.pieces, self.scratch_bytes, self.parallel)
 
 
-def make_plan(code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any]) -> Plan:
+def make_plan(
+    code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any], more: tuple[Any, ...] = ()
+) -> Plan:
     """A plan from what a kernel's arguments are: numbers, tables (passed by address), None for addresses given at the call.
 
-    `given` may hold more than this kernel asks for.
+    `given` may hold more than this kernel asks for. `more` are tables that other tables point to.
     """
     keep, values, places = [], {}, {}
     for place, (name, _) in enumerate(code.parameters):
@@ -50,4 +52,4 @@ def make_plan(code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, giv
             places[name] = place
             value = 0
         values[name] = value
-    return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, tuple(keep))
+    return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more))

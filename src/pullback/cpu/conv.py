@@ -1,0 +1,73 @@
+"""The convolution ops on the cpu backend: allocate the result, take the plan of the problem, run its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from pullback.cpu.conv_cells import cells_plan, prefers_cells
+from pullback.cpu.conv_common import LINE, ConvPlan
+from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.conv_filter import filter_plan
+from pullback.cpu.memory import new_array
+from pullback.problem import Problem
+from pullback.reference import conv as reference
+from pullback.registry import CPU, register_kernel
+from pullback.rules import Array
+
+BYTE = np.dtype(np.uint8)
+
+
+def address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def run_sweep(make_plan: Callable[[Problem], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy)."""
+    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    plan = make_plan(problem)
+    forward = problem.op == "conv"
+    target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
+    packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
+    start = -(-address(packed) // LINE) * LINE
+    plan.pack.run(filter=address(weights), packed=start, faults=address(faults))
+    if faults[0]:  # padding made of zeros would spoil what it should leave alone
+        return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
+    plan.sweep.run(source=address(source), target=address(target), packed=start)
+    return target
+
+
+def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    """conv_grad_filter."""
+    dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
+    plan = filter_plan(problem)
+    target = new_array(problem.filter_shape, problem.dtype)
+    workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
+    start = -(-address(workspace) // LINE) * LINE
+    plan.sums.run(x=address(x), dy=address(dy), target=start if plan.finish else address(target))
+    if plan.finish:
+        plan.finish.run(sums=start, target=address(target))
+    if plan.checked and not np.isfinite(target).all():  # a dy that is not finite has met zeros that stand for no cell
+        return reference.conv_grad_filter(problem, dy, x)
+    return target
+
+
+def not_empty(problem: Problem) -> str | None:
+    if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
+        return "there is nothing to compute in an empty array"
+    return None
+
+
+def few_channels(problem: Problem) -> str | None:
+    refused = not_empty(problem)
+    if refused is None and not prefers_cells(problem):
+        return "its vectors run over cells, and the produced channels fill vectors as well"
+    return refused
+
+
+for _op in ("conv", "conv_grad_input"):
+    register_kernel(_op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
+    register_kernel(_op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
+register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

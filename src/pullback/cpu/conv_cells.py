@@ -1,0 +1,121 @@
+"""Plans of the direct convolution with vectors over target cells, and when they run faster than over produced channels."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from pullback.cpu.compiler import Variant, code
+from pullback.cpu.conv_common import (
+    LINE,
+    ConvPlan,
+    Table,
+    even_parts,
+    lanes_of,
+    pack_plan,
+    panel_terms,
+    sweep_arguments,
+    wide_of,
+    work_of,
+)
+from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
+from pullback.cpu.machine import machine
+from pullback.cpu.plan import make_plan
+from pullback.problem import Problem
+
+BLOCK_CHANNELS = 32  # summed at a time: the cells of one tile in all their planes stay in the first-level cache
+
+
+def _hop(axis: AxisSweep, block: int) -> int:
+    return axis.source_step // axis.grid(block) if block > 1 else 1
+
+
+def _splits(axis: AxisSweep, block: int) -> tuple[int, int]:
+    """(splits of the places of an axis, places of one of them)."""
+    hop = _hop(axis, block)
+    return hop, -(-axis.places(block) // hop)
+
+
+def cells_waste(problem: Problem, sweep: Sweep) -> float:
+    """Computed cells for each cell wanted: what lies between rows, and the end of the last vector."""
+    rows, cols = choose_block(problem, sweep)
+    v = 2 * lanes_of(problem)
+    made = -(-((rows - 1) * _splits(sweep.axes[2], cols)[1] + cols) // v) * v
+    return made / (rows * cols)
+
+
+def prefers_cells(problem: Problem) -> bool:
+    """Whether vectors over cells do less work, with some reserve for their transposes."""
+    sweep = sweep_of(problem)
+    v, n = lanes_of(problem), sweep.target_channels
+    return n * cells_waste(problem, sweep) < 0.85 * (-(-n // v) * v)
+
+
+def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
+    """Rows and columns of bases in a piece: their planes and their results fit the second-level cache together."""
+    wide = wide_of(problem)
+    d, h, w = sweep.axes
+    channels = min(sweep.source_channels, BLOCK_CHANNELS)
+    results = len(sweep.phases) * sweep.target_channels
+
+    def block_bytes(rows: int, cols: int) -> int:
+        lines = d.places(1) * math.prod(_splits(h, rows)) * math.prod(_splits(w, cols))
+        return (channels * lines + results * rows * _splits(w, cols)[1]) * wide
+
+    budget = machine().l2_bytes // 2
+    rows, cols = h.bases, w.bases
+    while cols > 64 and block_bytes(1, cols) > budget:
+        cols = even_parts(w.bases, cols // 2)
+    while rows > 1 and block_bytes(rows, cols) > budget:
+        rows = even_parts(h.bases, rows - 1)
+    return rows, cols
+
+
+@lru_cache(maxsize=1024)
+def cells_plan(problem: Problem) -> ConvPlan:
+    sweep = sweep_of(problem)
+    wide, v = wide_of(problem), lanes_of(problem)
+    d, h, w = sweep.axes
+    block_channels = even_parts(sweep.source_channels, BLOCK_CHANNELS)
+    rows, cols = choose_block(problem, sweep)
+    places, terms, starts = panel_terms(sweep, block_channels)
+    n_count = sweep.target_channels
+    low = [min(axis.offsets) for axis in sweep.axes]
+    counts = (1, rows, cols)
+    grid = [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
+    reach = [(max(axis.offsets) - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    hop_h, split_rows = _splits(h, rows)
+    hop_w, line = _splits(w, cols)
+    split = split_rows * line
+    lines = reach[0] * hop_h * hop_w * split
+    plane = -(-(lines + 4 * v) * wide // LINE) * LINE
+    plane += LINE if plane // LINE % 2 == 0 else 0  # an odd number of lines: planes spread over all sets of a cache
+    words: list[int] = []
+    kept: list[Table] = []
+    for phase, start in zip(sweep.phases, starts, strict=True):
+        at = []
+        for offsets in product(*(axis.offsets for axis in phase)):
+            a, b, c = ((offset - low[i]) // grid[i] for i, offset in enumerate(offsets))
+            at.append((((a * hop_h + b % hop_h) * hop_w + c % hop_w) * split + b // hop_h * line + c // hop_w) * wide)
+        kept.append(np.array(at or [0], np.int64))
+        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, len(at)]
+        words.append(int(kept[-1].ctypes.data))
+    buffer_row = -(-(rows * line + 4 * v) * wide // LINE) * LINE
+    buffer_start = block_channels * plane + 4 * v * wide
+    table_start = buffer_start + len(starts) * n_count * buffer_row
+    scratch = table_start + 8 * max(1, *(len(k) for k in kept))
+    given = sweep_arguments(problem, sweep) | {
+        "row_blocks": -(-h.bases // rows), "col_blocks": -(-w.bases // cols), "block_rows": rows, "block_cols": cols,
+        "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
+        "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
+        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": np.array(words, np.int64),
+        "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
+    }  # fmt: skip
+    pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups
+    last = problem.layout == "channels_last"
+    compiled = code(Variant("conv_cells", "sweep", problem.dtype.name, (("first", not last),)))
+    swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
+    return ConvPlan(pack_plan(problem, sweep, places, terms), swept, sweep.groups * given["n_padded"] * terms * wide)

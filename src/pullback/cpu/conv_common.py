@@ -1,0 +1,129 @@
+"""What the convolution plans share: panels of the packed filter, array distances, even parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.compiler import Variant, code
+from pullback.cpu.conv_sweep import Sweep
+from pullback.cpu.machine import machine
+from pullback.cpu.plan import Plan, make_plan
+from pullback.problem import Problem
+
+LINE = 64
+PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
+Table = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """Two jobs, one after the other: the filter into panels, then the convolution."""
+
+    pack: Plan
+    sweep: Plan
+    packed_bytes: int
+
+
+def wide_of(problem: Problem) -> int:
+    """Bytes of an element as sums are made."""
+    return 8 if problem.dtype.name == "float64" else 4
+
+
+def lanes_of(problem: Problem) -> int:
+    return machine().vector_bytes // wide_of(problem)
+
+
+def even_parts(total: int, most: int, unit: int = 1) -> int:
+    """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
+    parts = -(-total // max(1, most))
+    size = -(-total // parts)
+    return min(total, -(-size // unit) * unit)
+
+
+def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int]]:
+    """(row of each (tap, channel), rows in all, first row of each phase); -1 for taps that reach nothing."""
+    channels = sweep.source_channels
+    rows = np.full((math.prod(sweep.tap_kernel), channels), -1, np.int64)
+    total, starts = 0, []
+    for phase in sweep.phases:
+        taps = sweep.tap_numbers(phase)
+        starts.append(total)
+        for c0 in range(0, channels, block_channels):
+            size = min(block_channels, channels - c0)
+            for t in taps:
+                rows[t, c0 : c0 + size] = np.arange(total, total + size)
+                total += size
+    return rows, total, starts
+
+
+def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int) -> Plan:
+    """The job that packs the filter, whose axes lie as the layout and the op have them."""
+    size, v = problem.dtype.itemsize, lanes_of(problem)
+    taps = problem.window.tap_count
+    per_group_in, per_group_out = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+    n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
+    forward = problem.op == "conv"
+    if problem.layout == "channels_last":
+        group = per_group_out
+        if forward:
+            runs, run, length, n_step, place = taps * per_group_in, problem.channels_out, 0, 1, rows
+        else:
+            runs, run, length, n_step = taps, per_group_in * problem.channels_out, per_group_out, problem.channels_out
+            place = rows
+    else:
+        group = per_group_out * per_group_in * taps
+        if forward:
+            runs, run, length, n_step, place = 1, 0, per_group_in * taps, per_group_in * taps, rows.T
+        else:
+            runs, run, length, n_step, place = per_group_out, per_group_in * taps, 0 if taps == 1 else taps, taps, rows.T
+    blocks = -(-n_padded // (2 * v))
+    given = {
+        "filter": None, "packed": None, "faults": None, "check": int(sweep.is_padded), "blocks": blocks, "block": 2 * v,
+        "n_count": n_count, "n_padded": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
+        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
+    }  # fmt: skip
+    moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
+    return make_plan(code(Variant("conv_panels", "pack", problem.dtype.name)), sweep.groups * blocks, 0, moved, given)
+
+
+def pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:
+    """Bytes between channels, cells, rows, planes and images of an array."""
+    d, h, w = sizes
+    if layout == "channels_last":
+        cell = channels * size
+        return size, cell, w * cell, h * w * cell, d * h * w * cell
+    return d * h * w * size, size, w * size, h * w * size, channels * d * h * w * size
+
+
+def sweep_arguments(problem: Problem, sweep: Sweep) -> dict[str, Any]:
+    """Arguments that both sweeping kernels have: sizes of source and target, distances in them, steps, channels."""
+    size, v = problem.dtype.itemsize, lanes_of(problem)
+    names = ("channel", "cell", "row", "plane", "image")
+    d, h, w = sweep.axes
+    source_size = (d.source_size, h.source_size, w.source_size)
+    target_size = (d.target_size, h.target_size, w.target_size)
+    source = pitches(problem.layout, size, sweep.source_channels * sweep.groups, source_size)
+    target = pitches(problem.layout, size, sweep.target_channels * sweep.groups, target_size)
+    given: dict[str, Any] = {"source": None, "target": None, "packed": None, "groups": sweep.groups, "images": sweep.images}
+    given |= {f"source_{name}": value for name, value in zip(names, source, strict=True)}
+    given |= {f"target_{name}": value for name, value in zip(names, target, strict=True)}
+    given |= {f"in_{name}": value for name, value in zip(("depth", "rows", "cols"), source_size, strict=True)}
+    given |= {f"out_{name}": value for name, value in zip(("depth", "rows", "cols"), target_size, strict=True)}
+    given |= {name: axis.bases for name, axis in zip(("depths", "rows", "cols"), sweep.axes, strict=True)}
+    for letter, axis in zip("dhw", sweep.axes, strict=True):
+        given |= {f"step_{letter}": axis.source_step, f"to_{letter}": axis.target_step, f"low_{letter}": min(axis.offsets)}
+    return given | {
+        "source_group": sweep.source_channels * source[0], "target_group": sweep.target_channels * target[0],
+        "channels": sweep.source_channels, "n_count": sweep.target_channels,
+        "n_padded": -(-sweep.target_channels // v) * v, "phases": len(sweep.phases),
+    }  # fmt: skip
+
+
+def work_of(sweep: Sweep, terms: int) -> int:
+    """Multiplications of a sweep, in the plan's measure of bytes moved: whether a job is worth several threads."""
+    cells = sweep.images * math.prod(axis.target_size for axis in sweep.axes)
+    return cells * sweep.target_channels * sweep.groups * terms // 4

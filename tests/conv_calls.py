@@ -1,0 +1,67 @@
+"""Small convolution problems around the vector width, as calls of every convolution op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from cpu_calls import LAYOUTS, shaped
+
+import pullback as pb
+from pullback.cpu.machine import machine
+
+CONV_OPS = ("conv", "conv_grad_input", "conv_grad_filter")
+GEOMETRIES: tuple[dict[str, Any], ...] = (
+    {"kernel": (1, 1)},
+    {"kernel": (3, 3), "padding": 1},
+    {"kernel": (3, 2), "padding": [(2, 0), (1, 3)], "stride": 2},
+    {"kernel": (1, 1), "stride": (2, 3)},
+    {"kernel": (2, 3), "padding": 2, "stride": (1, 2), "dilation": 2},
+    {"kernel": (2, 2), "padding": [(-1, 1), (0, -1)]},
+)
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+def conv_arguments(
+    layout: str, batch: int, c_in: int, c_out: int, size: tuple[int, ...], *, kernel: tuple[int, ...], groups: int = 1,
+    dtype: Any = np.float32, **keywords: Any,
+) -> list[Call]:  # fmt: skip
+    """(op, arguments, keywords) of the three ops on small whole numbers."""
+    rng = np.random.default_rng([c_in, c_out, *size])
+    x = rng.integers(-4, 5, shaped(layout, batch, c_in, *size)).astype(dtype)
+    shape = (*kernel, c_in // groups, c_out) if layout == "channels_last" else (c_out, c_in // groups, *kernel)
+    f = rng.integers(-3, 4, shape).astype(dtype)
+    keywords |= {"layout": layout, "groups": groups}
+    with pb.backend("reference"):
+        y_shape = pb.conv(x, f, **keywords).shape
+    dy = rng.integers(-4, 5, y_shape).astype(dtype)
+    calls = ((x, f), (dy, f, x.shape), (dy, x, f.shape))
+    return [(op, arguments, keywords) for op, arguments in zip(CONV_OPS, calls, strict=True)]
+
+
+def lanes() -> int:
+    return machine().vector_bytes // 4
+
+
+def small_calls(dtype: Any = np.float32) -> Iterator[Call]:
+    """Each of channels in, channels out and columns in turn around the vector width; one image and many."""
+    v = lanes()
+    for layout in LAYOUTS:
+        for geometry in GEOMETRIES:
+            for size in (1, v - 1, v + 1, 2 * v + 1):
+                for c_in, c_out, cols in ((size, 5, 6), (3, size, 6), (v + 2, v + 3, size + 3)):
+                    yield from conv_arguments(layout, 1, c_in, c_out, (5, cols), dtype=dtype, **geometry)
+            yield from conv_arguments(layout, 9, v + 3, 2 * v, (6, 5), dtype=dtype, **geometry)
+            yield from conv_arguments(layout, 2, 6, 4 * v + 2, (7, 6), groups=2, dtype=dtype, **geometry)
+
+
+def forget_conv_plans() -> None:
+    """Let the next call make its plan anew."""
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("pullback.cpu.conv"):
+            for value in vars(module).values():
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()

@@ -1,0 +1,54 @@
+"""Run as a script: every cpu convolution kernel on memory that ends where it must (see guarded.py)."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+from conv_calls import forget_conv_plans, small_calls
+from guarded import Memory
+
+import pullback as pb
+from pullback.cpu import memory as results
+from pullback.cpu import threads
+from pullback.registry import kernels_for
+
+
+def main(dtype: str, side: str) -> None:
+    memory = Memory(side)
+    real_empty, real_contiguous = np.empty, np.ascontiguousarray
+    results.SMALLEST = sys.maxsize
+    threads.LINE = 8
+    seen: dict[str, int] = {}
+    for op, arguments, keywords in small_calls(dtype):
+        with pb.backend("reference"):
+            expected = getattr(pb, op)(*arguments, **keywords)
+        for kernel in kernels_for(op, "cpu"):
+            if kernel.backend != "cpu":
+                continue
+            forget_conv_plans()
+            threads._own.__dict__.clear()
+            guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+            np.empty, np.ascontiguousarray = memory.empty, memory.copy
+            try:
+                with pb.backend("cpu"), pb.kernel(kernel.name), pb.threads(1):
+                    found = getattr(pb, op)(*guarded, **keywords)
+            except pb.KernelError:
+                memory.arrays.clear()
+                continue
+            finally:
+                np.empty, np.ascontiguousarray = real_empty, real_contiguous
+            assert memory.holds(found), "the output was not allocated with np.empty"
+            scale = float(np.abs(expected.astype(np.float64)).max(initial=1.0))
+            relative = 1e-5 if np.dtype(dtype).itemsize >= 4 else 2e-3
+            np.testing.assert_allclose(
+                found.astype(np.float64), expected.astype(np.float64), rtol=relative, atol=relative * scale
+            )
+            memory.check()
+            seen[f"{op}/{kernel.name}"] = seen.get(f"{op}/{kernel.name}", 0) + 1
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

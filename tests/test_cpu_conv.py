@@ -1,0 +1,159 @@
+"""The cpu convolution kernels, each by its own name: exact around the vector width, within their arrays, same bits always."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from conv_calls import CONV_OPS, conv_arguments, lanes, small_calls
+from cpu_calls import LAYOUTS, TESTS, run_python
+from kernels import KernelUnderTest, kernels_of
+
+import pullback as pb
+from pullback.registry import kernels_for
+
+
+def reference(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> np.ndarray:
+    with pb.backend("reference"):
+        result: np.ndarray = getattr(pb, op)(*arguments, **keywords)
+    return result
+
+
+@kernels_of(*CONV_OPS)
+def test_whole_numbers_are_exact_around_the_vector_width(kernel_under_test: KernelUnderTest) -> None:
+    for op, arguments, keywords in small_calls():
+        if op == kernel_under_test.op:
+            found = kernel_under_test(*arguments, **keywords)
+            if found is not None:
+                np.testing.assert_array_equal(found, reference(op, arguments, keywords), str(keywords))
+
+
+LARGE: tuple[dict[str, Any], ...] = (
+    {"batch": 2, "c_in": 200, "c_out": 40, "size": (29, 31), "kernel": (3, 3), "padding": 1},
+    {"batch": 9, "c_in": 300, "c_out": 70, "size": (7, 5), "kernel": (3, 3), "padding": 1},
+    {"batch": 1, "c_in": 5, "c_out": 3, "size": (3000,), "kernel": (9,), "padding": 4, "stride": 2},
+    {"batch": 1, "c_in": 70, "c_out": 3, "size": (65, 67), "kernel": (5, 5), "padding": 2, "stride": 2},
+    {"batch": 2, "c_in": 20, "c_out": 24, "size": (9, 14, 13), "kernel": (3, 2, 3), "padding": 1, "stride": (1, 2, 1)},
+    {"batch": 3, "c_in": 40, "c_out": 36, "size": (24, 23), "kernel": (1, 1), "stride": 2, "groups": 2},
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", LARGE, ids=lambda case: "x".join(map(str, (*case["size"], case["c_in"], case["c_out"]))))
+def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> None:
+    """Problems of several blocks: whole numbers exact, real ones with the same bits for any number of threads."""
+    rng = np.random.default_rng(5)
+    for op, arguments, keywords in conv_arguments(layout, **case):
+        reals = tuple(rng.standard_normal(a.shape).astype(a.dtype) if isinstance(a, np.ndarray) else a for a in arguments)
+        expected = reference(op, arguments, keywords)
+        for kernel in kernels_for(op, "cpu"):
+            if kernel.backend != "cpu":
+                continue
+            with pb.backend("cpu"), pb.kernel(kernel.name):
+                try:
+                    found = getattr(pb, op)(*arguments, **keywords)
+                except pb.KernelError:
+                    continue
+                if kernel.name in ("direct", "cells"):
+                    np.testing.assert_array_equal(found, expected, f"{op} {kernel.name}")
+                answers = []
+                for count in (1, 2, 5):
+                    with pb.threads(count):
+                        answers.append(getattr(pb, op)(*reals, **keywords).tobytes())
+            assert answers[0] == answers[1] == answers[2], f"{op} {kernel.name}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", ["conv", "conv_grad_input"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_filter_that_is_not_finite_touches_no_padding(op: str, layout: str, value: float) -> None:
+    calls = {name: rest for name, *rest in conv_arguments(layout, 2, 7, 20, (6, 5), kernel=(3, 3), padding=1)}
+    (first, f, *shape), keywords = calls[op]
+    f = f.copy()
+    f.flat[[3, -7]] = value
+    expected = reference(op, (first, f, *shape), keywords)
+    assert np.isfinite(expected).any()
+    for kernel in kernels_for(op, "cpu"):
+        with pb.backend("cpu"), pb.kernel(kernel.name):
+            try:
+                found = getattr(pb, op)(first, f, *shape, **keywords)
+            except pb.KernelError:
+                continue
+        np.testing.assert_array_equal(found, expected, kernel.name)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_touches_no_padding(layout: str, value: float) -> None:
+    """Few input channels, whose filter gradient pads x with zeros."""
+    calls = {name: rest for name, *rest in conv_arguments(layout, 2, 3, 20, (6, 5), kernel=(3, 3), padding=1)}
+    (dy, *rest), keywords = calls["conv_grad_filter"]
+    dy = dy.copy()
+    dy.flat[[0, -1]] = value
+    expected = reference("conv_grad_filter", (dy, *rest), keywords)
+    assert np.isfinite(expected).any()
+    with pb.backend("cpu"), pb.kernel("direct"):
+        np.testing.assert_array_equal(pb.conv_grad_filter(dy, *rest, **keywords), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_dtypes(dtype: str, layout: str) -> None:
+    """Whole numbers small enough that even half types hold every answer."""
+    kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    v = lanes()
+    for c_in, c_out, options in ((3, v + 3, {"stride": 2}), (v + 5, 3, {"dilation": 2}), (2 * v + 1, v - 1, {})):
+        for op, arguments, keywords in conv_arguments(
+            layout, 2, c_in, c_out, (7, 9), kernel=(3, 2), padding=1, dtype=kind, **options
+        ):  # fmt: skip
+            expected = reference(op, arguments, keywords)
+            for kernel in kernels_for(op, "cpu"):
+                with pb.backend("cpu"), pb.kernel(kernel.name):
+                    try:
+                        found = getattr(pb, op)(*arguments, **keywords)
+                    except pb.KernelError:
+                        continue
+                if kernel.name in ("direct", "cells"):
+                    np.testing.assert_array_equal(found, expected, f"{op} {kernel.name}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
+@pytest.mark.parametrize(
+    ("dtype", "side"),
+    [
+        ("float32", "above"),
+        pytest.param("float32", "below", marks=pytest.mark.slow),
+        pytest.param("float16", "above", marks=pytest.mark.slow),
+    ],
+)
+def test_no_convolution_leaves_its_arrays(dtype: str, side: str) -> None:
+    command = [sys.executable, str(TESTS / "guarded_conv.py"), dtype, side]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
+    seen = json.loads(result.stdout)
+    registered = {f"{op}/{kernel.name}" for op in CONV_OPS for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu"}
+    assert set(seen) == registered
+    assert min(seen.values()) >= 10, seen
+
+
+NARROW = """
+import sys, numpy as np, pullback as pb
+from conv_calls import small_calls
+from pullback.cpu.machine import machine
+assert machine().vector_bytes == int(sys.argv[1])
+for op, arguments, keywords in small_calls():
+    with pb.backend("reference"):
+        expected = getattr(pb, op)(*arguments, **keywords)
+    with pb.backend("cpu"), pb.kernel("direct"):
+        np.testing.assert_array_equal(getattr(pb, op)(*arguments, **keywords), expected)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [16, 32])
+def test_narrower_registers_give_the_same_results(width: int) -> None:
+    run_python(NARROW, str(width), timeout=900, PULLBACK_VECTOR_BYTES=str(width))
