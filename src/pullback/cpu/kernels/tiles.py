@@ -1,0 +1,201 @@
+"""The register tile: a few rows of C made in registers from rows of scalars (A) times rows of vectors (B).
+
+All sums of a tile stay in registers while k runs over `taps` stretches of `depth` terms each; every stretch begins at an offset
+from a table, so that one tile serves matrix products and convolutions alike. All sizes and distances are run-time values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, outline, pointer, some_lanes, splat_lanes, stay_outline
+
+
+def tile_size(lanes: Any, vectors: int) -> int:
+    """The most rows of a tile `vectors` wide: its sums, one row of B and a broadcast share the registers (16; AVX-512: 32)."""
+    registers = 32 if lanes.vector_bytes == 64 else 16
+    return max(1, min(14, (registers - vectors - 1) // vectors))
+
+
+def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
+    a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add = args
+    scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
+    count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
+    suffix = f"v{count}f{8 * size}"
+    fma = declare(builder, f"llvm.fma.{suffix}", vector, [vector] * 3)
+    none = ir.Constant(I64, 0)
+    one = ir.Constant(I64, 1)
+    zeros = ir.Constant(vector, [0.0] * count)
+
+    # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number.
+    def row_indices(distance: Any) -> list[tuple[Any, int]]:
+        odd = {}
+        for r in range(1, rows):
+            number = r // (r & -r)
+            if number not in odd:
+                odd[number] = builder.mul(distance, ir.Constant(I64, number))
+        return [(none, 0) if r == 0 else (odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(rows)]
+
+    def row_place(base: Any, index: tuple[Any, int]) -> Any:
+        return builder.add(base, builder.shl(index[0], ir.Constant(I64, index[1]))) if index[0] is not none else base
+
+    a_index = row_indices(a_row)
+    entry = builder.block
+    tap_block, loop, tap_end, done = (builder.append_basic_block(name) for name in ("tap", "terms", "tap_end", "done"))
+    empty = builder.or_(builder.icmp_signed("<=", taps, none), builder.icmp_signed("<=", depth, none))
+    builder.cbranch(empty, done, tap_block)
+
+    builder.position_at_end(tap_block)
+    t = builder.phi(I64)
+    b_next = builder.phi(I64)
+    outer = [builder.phi(vector) for _ in range(rows * vectors)]
+    eight = ir.Constant(I64, 8)
+
+    def looked_up(table: Any, otherwise: Any, base: Any) -> Any:
+        """base + table[t], or `otherwise` where there is no table."""
+        has_table = builder.icmp_signed("!=", table, none)
+        here = builder.block
+        found, after = builder.append_basic_block("offset"), builder.append_basic_block("placed")
+        builder.cbranch(has_table, found, after)
+        builder.position_at_end(found)
+        offset = builder.load(pointer(builder, builder.add(table, builder.mul(t, eight)), I64))
+        place = builder.add(base, offset)
+        builder.branch(after)
+        builder.position_at_end(after)
+        phi = builder.phi(I64)
+        phi.add_incoming(place, found)
+        phi.add_incoming(otherwise, here)
+        return phi
+
+    a_start = looked_up(a_at, a, a)
+    b_start = looked_up(b_at, b_next, b)
+    before = builder.block
+    builder.branch(loop)
+
+    builder.position_at_end(loop)
+    left, a_place, b_place = builder.phi(I64), builder.phi(I64), builder.phi(I64)
+    sums = [builder.phi(vector) for _ in range(rows * vectors)]
+    bs = [
+        builder.load(pointer(builder, builder.add(b_place, ir.Constant(I64, v * vector_bytes)), vector), align=size)
+        for v in range(vectors)
+    ]
+    made = []
+    for r in range(rows):
+        value = builder.load(pointer(builder, row_place(a_place, a_index[r]), scalar))
+        spread = splat_lanes(builder, value, count)
+        made += [builder.call(fma, [spread, bs[v], sums[r * vectors + v]]) for v in range(vectors)]
+    a_following, b_following = builder.add(a_place, a_step), builder.add(b_place, b_step)
+    fewer = builder.sub(left, one)
+    builder.cbranch(builder.icmp_signed(">", fewer, none), loop, tap_end)
+    for phi, first, again in (
+        (left, depth, fewer),
+        (a_place, a_start, a_following),
+        (b_place, b_start, b_following),
+        *zip(sums, outer, made, strict=True),
+    ):
+        phi.add_incoming(first, before)
+        phi.add_incoming(again, loop)
+
+    builder.position_at_end(tap_end)
+    t_next = builder.add(t, one)
+    builder.cbranch(builder.icmp_signed("<", t_next, taps), tap_block, done)
+    for phi, first, again in (
+        (t, none, t_next),
+        (b_next, b, b_following),
+        *((o, zeros, m) for o, m in zip(outer, made, strict=True)),
+    ):
+        phi.add_incoming(first, entry)
+        phi.add_incoming(again, tap_end)
+
+    builder.position_at_end(done)
+    totals = []
+    for m in made:
+        total = builder.phi(vector)
+        total.add_incoming(zeros, entry)
+        total.add_incoming(m, tap_end)
+        totals.append(total)
+    masks = [some_lanes(builder, builder.sub(n, ir.Constant(I64, v * count)), count) for v in range(vectors)]
+    load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
+    store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
+    align, c_index = ir.Constant(I32, size), row_indices(c_row)
+    with builder.if_else(builder.icmp_signed("!=", add, none)) as (more, fresh):
+        for branch, adds in ((more, True), (fresh, False)):
+            with branch:
+                for r in range(rows):
+                    base = row_place(c, c_index[r])
+                    for v in range(vectors):
+                        place = pointer(builder, builder.add(base, ir.Constant(I64, v * vector_bytes)), vector)
+                        value = totals[r * vectors + v]
+                        if adds:
+                            value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
+                        builder.call(store, [value, place, align, masks[v]])
+
+
+def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
+    """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t); b_at = 0: right after the last."""
+
+    @intrinsic
+    def emitted(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _emit_tile(builder, lanes, rows, vectors, args)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * 13), emit
+
+    @outline
+    def tile(a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add):
+        stay_outline()
+        emitted(a, a_at, taps, depth, a_row, a_step, b, b_at, b_step, c, c_row, n, add)
+
+    return tile
+
+
+def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
+    """A tile of exactly `rows` rows: C[r, 0:n] = (or +=, if add) the sum over t < taps, k < depth of A(r, t, k) * B(t, k, :).
+
+    A(r, t, k) is the wide scalar at a + get_int(a_at + 8 * t) + r * a_row + k * a_step (a_at = 0: offset 0), B(t, k) the `vectors`
+    wide vectors at b + (t * depth + k) * b_step, C[r] at c + r * c_row. Distances are in bytes. Of C only n elements a row are
+    touched.
+    """
+    tile = make_table_tile(lanes, rows, vectors)
+
+    @outline
+    def plain_tile(a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):
+        tile(a, a_at, taps, depth, a_row, a_step, b, 0, b_step, c, c_row, n, add)
+
+    return plain_tile
+
+
+def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """The same for any number of rows up to `rows`: tiles(count, a, ...), a compiled tile for each count."""
+    return _by_rows([make_tile(lanes, r, vectors) for r in range(1, rows + 1)], TILE_ARGUMENTS)
+
+
+def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """As make_tiles, with a table for B too."""
+    return _by_rows([make_table_tile(lanes, r, vectors) for r in range(1, rows + 1)], TABLE_TILE_ARGUMENTS)
+
+
+TILE_ARGUMENTS = "a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add"
+TABLE_TILE_ARGUMENTS = TILE_ARGUMENTS.replace("b,", "b, b_at,")
+
+
+def _by_rows(tiles: list[Any], arguments: str) -> Any:
+    """tiles(count, ...): the tile of that many rows, found by halving."""
+    scope: dict[str, Any] = {f"tile{r}": tile for r, tile in enumerate(tiles, 1)}
+
+    def choose(low: int, high: int, indent: str) -> str:
+        if low == high:
+            return f"{indent}tile{low}({arguments})\n"
+        middle = (low + high) // 2
+        return (
+            f"{indent}if count <= {middle}:\n{choose(low, middle, indent + '    ')}"
+            f"{indent}else:\n{choose(middle + 1, high, indent + '    ')}"
+        )
+
+    exec(f"def by_rows(count, {arguments}):\n{choose(1, len(tiles), '    ')}", scope)
+    return outline(scope["by_rows"])

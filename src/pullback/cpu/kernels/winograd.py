@@ -1,0 +1,153 @@
+"""Winograd convolution at stride 1: transformed filter, and blocks of tiles transformed, multiplied and transformed back in cache.
+
+The tiles lie over two axes with 3 taps each (or one, its tiles being one cell high). The taps of a third axis, the depth, are
+summed between the transforms. An input gradient is the same with the filter flipped and its channels exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.native import fill_zero
+from pullback.cpu.kernels.tiles import make_tiles
+from pullback.cpu.kernels.vectors import get_int, outline, put_int, stay_outline
+from pullback.cpu.kernels.winograd_blocks import make_reader, make_transforms, make_writer
+from pullback.cpu.kernels.winograd_transforms import FILTER, INPUT, OUTPUT, make_gather, make_transpose
+
+
+def build(
+    lanes: Any, outputs_h: int = 4, outputs_w: int = 4, rows: int = 6, vectors: int = 4, first: bool = False, flipped: bool = False
+) -> dict[str, Any]:
+    """outputs_h, outputs_w: outputs of a tile along each axis. flipped: for the input gradient."""
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    NUMBERS = len(INPUT[outputs_h]) * len(INPUT[outputs_w])
+    TAPS = len(FILTER[outputs_h][0]) * len(FILTER[outputs_w][0])
+    PANEL = vectors * V
+    CELL = V * WIDE
+    staged = first or flipped  # the filter's vectors do not lie side by side
+    read = make_reader(lanes, INPUT[outputs_h], INPUT[outputs_w], outputs_h, outputs_w, first)
+    write = make_writer(lanes, OUTPUT[outputs_h], OUTPUT[outputs_w], first)
+    gather = make_transforms(make_gather, lanes, FILTER[outputs_h], FILTER[outputs_w], staged)
+    read_block, _ = make_transpose(lanes)
+    tiles = make_tiles(lanes, rows, vectors)
+
+    @outline
+    def turn_over(source, row_bytes, count, cells, target):
+        stay_outline()
+        for w in range(0, cells, V):
+            read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
+
+    def filter(
+        piece, scratch, f, packed, chunk, chunks, depth, groups, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
+        tap_at, step, panel_bytes, packed_group, stage_start,
+    ):  # fmt: skip
+        """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
+
+        tap_at: for each depth, the numbers of the taps to transform; *_bytes: distances in the filter.
+        """
+        group, k0 = piece // chunks, piece % chunks * chunk
+        kc = min(chunk, summed - k0)
+        table, stage = scratch, scratch + stage_start
+        taps = TAPS * depth
+        own = packed + group * packed_group
+        for m in range(0, made, V):
+            n = min(V, made - m)
+            source = f + group * group_bytes + k0 * summed_bytes + m * made_bytes
+            if staged:
+                if first and flipped:
+                    for k in range(kc):
+                        turn_over(source + k * summed_bytes, made_bytes, n, taps, stage + k * taps * CELL)
+                elif first:
+                    turn_over(source, made_bytes, n, kc * taps, stage)
+                else:
+                    for t in range(taps):
+                        turn_over(source + t * tap_bytes, made_bytes, n, kc, stage + t * chunk * CELL)
+            for d in range(depth):
+                for t in range(TAPS):
+                    tap = get_int(tap_at + 8 * (d * TAPS + t))
+                    if not staged:
+                        put_int(table + 8 * t, source + tap * tap_bytes)
+                    elif first:
+                        put_int(table + 8 * t, stage + tap * CELL)
+                    else:
+                        put_int(table + 8 * t, stage + tap * chunk * CELL)
+                target = own + m // PANEL * panel_bytes + (d * summed + k0) * PANEL * WIDE + m % PANEL * WIDE
+                for k in range(kc):
+                    if not staged:
+                        offset = k * summed_bytes
+                    elif first:
+                        offset = k * taps * CELL
+                    else:
+                        offset = k * CELL
+                    gather(table, offset, target + k * PANEL * WIDE, step, V if staged else n)
+
+    @outline
+    def multiply(source, step, slot, pitch, offsets, taps, summed, filter, filter_step, target, target_step, count):
+        """The products of all numbers: `count` tiles by the taps and channels of the sources, one panel of results."""
+        stay_outline()
+        parts = (count + rows - 1) // rows
+        for number in range(NUMBERS):
+            done = 0
+            for part in range(parts):
+                many = (count - done + parts - part - 1) // (parts - part)
+                tiles(
+                    many, source + number * step + done * pitch, offsets, taps, summed, pitch, WIDE,
+                    filter + number * filter_step, PANEL * WIDE,
+                    target + number * target_step + done * PANEL * WIDE, PANEL * WIDE, PANEL, 0,
+                )  # fmt: skip
+                done += many
+
+    def forward(
+        piece, scratch, x, packed, y, faults, blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
+        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, d_d, d_h, d_w, pad_d, pad_h, pad_w,
+        summed, made, x_group, x_image, x_depth, x_row, x_column, x_channel, y_group, y_image, y_depth, y_row, y_column, y_channel,
+        filter_step, panel_bytes, packed_group, pitch, offset_start, table_start, zeros_start, stage_start, stage_row,
+        product_start,
+    ):  # fmt: skip
+        """One block of tile positions through a few output depths, of one group."""
+        group = piece // (blocks * depth_blocks)
+        position, z0 = piece // depth_blocks % blocks * block, piece % depth_blocks * depth_block
+        count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
+        offsets, table, zeros, stage = scratch + offset_start, scratch + table_start, scratch + zeros_start, scratch + stage_start
+        products = scratch + product_start
+        slot = count * pitch
+        slots = z1 - z0 + (depth - 1) * d_d
+        step = slots * slot + CELL  # not a multiple of a large power of two: that would overwork a few cache lines
+        product_slot = count * PANEL * WIDE
+        product_step = (z1 - z0) * product_slot + CELL
+        fill_zero(zeros, max(summed * SIZE, CELL))
+        for t in range(depth):
+            put_int(offsets + 8 * t, t * d_d * slot)
+        for s in range(slots):
+            z = z0 - pad_d + s
+            if 0 <= z < in_depth:
+                read(
+                    x + group * x_group + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
+                    in_rows, in_columns, d_h, d_w, pad_h, pad_w, summed, scratch + s * slot, step, pitch, zeros, table, stage,
+                    stage_row,
+                )  # fmt: skip
+        dump = zeros  # where nothing is read any more when results are written
+        for panel in range((made + PANEL - 1) // PANEL):
+            own = packed + group * packed_group + panel * panel_bytes
+            odd = 0
+            for z in range(z0, z1):
+                t0, t1 = 0, depth
+                while t0 < depth and z - pad_d + t0 * d_d < 0:
+                    t0 += 1
+                while t1 > t0 and z - pad_d + (t1 - 1) * d_d >= in_depth:
+                    t1 -= 1
+                multiply(
+                    scratch + (z - z0) * slot, step, slot, pitch, offsets + 8 * t0, t1 - t0, summed,
+                    own + t0 * summed * PANEL * WIDE, filter_step, products + (z - z0) * product_slot, product_step, count,
+                )  # fmt: skip
+            for z in range(z0, z1):
+                odd |= write(
+                    products + (z - z0) * product_slot, product_step, PANEL * WIDE,
+                    y + group * y_group + z * y_depth + panel * PANEL * y_channel, position, count, tiles_h, tiles_w,
+                    y_image, y_row, y_column, y_channel, out_rows, out_columns, d_h, d_w, min(PANEL, made - panel * PANEL),
+                    dump, table, stage, stage_row,
+                )  # fmt: skip
+            if odd != 0:
+                put_int(faults, 1)
+
+    return {"filter": filter, "forward": forward}

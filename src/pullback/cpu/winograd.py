@@ -1,0 +1,68 @@
+"""The Winograd kernels of the cpu backend: when they pay, and running them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.memory import new_array
+from pullback.cpu.winograd_plans import axes_of, filter_plan, forward_plan, packed_filter, shape_of
+from pullback.problem import Problem
+from pullback.registry import CPU, kernels_for, register_kernel
+from pullback.rules import Array
+
+NAME = "winograd"
+BYTES = np.dtype(np.uint8)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def accepts(problem: Problem) -> str | None:
+    """Why not, in words."""
+    window = problem.window
+    if 0 in problem.input_shape or 0 in problem.output_shape:
+        return "there is nothing to compute in an empty array"
+    axes = axes_of(window)
+    if axes is None or any(s != 1 for s in window.stride):
+        return "it is for strides of 1 and two axes of three taps"
+    return None
+
+
+def _otherwise(problem: Problem, *arrays: Array) -> Any:
+    """The next kernel that accepts: one that keeps infinities and NaN to what they touch."""
+    after = iter(kernels_for(problem.op, CPU))
+    for kernel in after:
+        if kernel.name == NAME:
+            break
+    return next(kernel for kernel in after if kernel.accepts(problem) is None).run(problem, *arrays)
+
+
+def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> Array:
+    source, filter = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
+    packed = new_array((packed_filter(shape_of(problem, flipped)).total,), BYTES)
+    faults = np.zeros(1, np.int64)
+    filter_plan(problem, flipped).run(f=_address(filter), packed=_address(packed))
+    forward_plan(problem, flipped).run(
+        x=_address(source), packed=_address(packed), y=_address(target), faults=_address(faults)
+    )
+    if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
+        result: Array = _otherwise(problem, source, filter)
+        return result
+    return target
+
+
+def conv(problem: Problem, x: Array, filter: Array) -> Array:
+    return _convolve(problem, x, filter, False)
+
+
+def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
+    return _convolve(problem, dy, filter, True)
+
+
+def register() -> None:
+    register_kernel("conv", CPU, NAME, accepts, conv)
+    register_kernel("conv_grad_input", CPU, NAME, accepts, conv_grad_input)

@@ -1,0 +1,272 @@
+"""Plans of the Winograd kernels: a convolution at stride 1 as tiles over two axes and taps summed over a third."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.compiler import Variant, code
+from pullback.cpu.machine import machine
+from pullback.cpu.plan import Plan, make_plan
+from pullback.problem import Problem
+from pullback.window import Window
+
+KERNELS = "winograd"
+TAPS = 3  # of a transformed axis
+BLOCK_BYTES = 448 << 10  # transformed tiles of a block: with their products they stay in the second-level cache
+FEWEST_TILES, MOST_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
+DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block
+FILTER_CHUNK = 16  # summed channels of a piece of the filter
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which spatial axis is the depth, whose taps are summed, and which two are transformed; None for one that is not there."""
+
+    depth: int | None
+    rows: int | None
+    columns: int | None
+
+    def pick(self, values: tuple[int, ...], missing: int) -> tuple[int, int, int]:
+        return tuple(missing if axis is None else values[axis] for axis in (self.depth, self.rows, self.columns))  # type: ignore[return-value]
+
+
+def axes_of(window: Window) -> Axes | None:
+    """The last two axes with three taps are transformed, or the last one; None where more than one axis is left."""
+    three = [axis for axis, k in enumerate(window.kernel) if k == TAPS]
+    chosen = three[-2:]
+    rest = [axis for axis in range(window.rank) if axis not in chosen]
+    if not chosen or len(rest) > 1:
+        return None
+    return Axes(rest[0] if rest else None, chosen[0] if len(chosen) > 1 else None, chosen[-1])
+
+
+@dataclass(frozen=True)
+class Side:
+    """One array as the kernels see it: its depth, rows and columns, and the bytes between neighbours along each axis."""
+
+    depth: int
+    rows: int
+    columns: int
+    image_bytes: int
+    depth_bytes: int
+    row_bytes: int
+    column_bytes: int
+    channel_bytes: int
+    group_bytes: int
+
+    def arguments(self, name: str) -> dict[str, int]:
+        return {
+            f"{name}_group": self.group_bytes, f"{name}_image": self.image_bytes, f"{name}_depth": self.depth_bytes,
+            f"{name}_row": self.row_bytes, f"{name}_column": self.column_bytes, f"{name}_channel": self.channel_bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem as the kernels see it: tiles of the target, which reads the source through the filter."""
+
+    source: Side
+    target: Side
+    outputs: tuple[int, int]  # of a tile, down and across
+    taps: int  # along the depth
+    dilation: tuple[int, int, int]
+    pad: tuple[int, int, int]
+    batch: int
+    groups: int
+    summed: int  # channels of a group that are summed over, and those that are made
+    made: int
+    size: int
+    wide: int
+
+    @property
+    def lanes(self) -> int:
+        return machine().vector_bytes // self.wide
+
+    @property
+    def numbers(self) -> int:
+        """Products of a tile."""
+        return math.prod(m + TAPS - 1 if m > 1 else 1 for m in self.outputs)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles down and across an image, the residues of a dilated axis after one another."""
+        _, d_h, d_w = self.dilation
+        return (
+            _tiles(self.target.rows, self.outputs[0], d_h),
+            _tiles(self.target.columns, self.outputs[1], d_w),
+        )
+
+    @property
+    def positions(self) -> int:
+        return self.batch * math.prod(self.tiles)
+
+
+def _tiles(size: int, outputs: int, d: int) -> int:
+    return -(-size // (outputs * d)) * d
+
+
+def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int) -> Side:
+    last, item = problem.layout == "channels_last", problem.dtype.itemsize
+    cell = channels * item if last else item
+    steps = tuple(cell * math.prod(size[axis + 1 :]) for axis in range(len(size)))
+    channel = item if last else item * math.prod(size)
+    return Side(
+        *axes.pick(size, 1), math.prod(size) * channels * item, *axes.pick(steps, 0), channel, channels // problem.groups * channel
+    )
+
+
+def tile_outputs(window: Window, axes: Axes, target: tuple[int, ...]) -> tuple[int, int]:
+    """Outputs of a tile down and across: four, or two where so few outputs are wanted that four would be waste."""
+
+    def products(m: int) -> int:
+        return math.prod(
+            _tiles(target[axis], m, window.dilation[axis]) * (m + TAPS - 1) for axis in (axes.rows, axes.columns) if axis is not None
+        )
+
+    m = 4 if products(4) <= products(2) else 2
+    return (m if axes.rows is not None else 1), m
+
+
+def shape_of(problem: Problem, flipped: bool) -> Shape:
+    """flipped: the input gradient, which reads dy through the filter turned round."""
+    window, axes = problem.window, axes_of(problem.window)
+    assert axes is not None
+    c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+    source = _side(problem, axes, window.input_size, problem.channels_in)
+    target = _side(problem, axes, window.output_size, problem.channels_out)
+    kernel, dilation, pad = axes.pick(window.kernel, 1), axes.pick(window.dilation, 1), axes.pick(window.pad_low, 0)
+    if flipped:
+        source, target, c, m = target, source, m, c
+        pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))  # type: ignore[assignment]
+    return Shape(
+        source, target, tile_outputs(window, axes, window.input_size if flipped else window.output_size), kernel[0], dilation, pad,
+        problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
+    )  # fmt: skip
+
+
+def _aligned(count: int, unit: int = 64) -> int:
+    return -(-count // unit) * unit
+
+
+def register_tile(made: int, lanes: int) -> tuple[int, int]:
+    """(rows, vectors) of the register tile that wastes the fewest lanes, the wider the better."""
+    registers = 32 if machine().vector_bytes == 64 else 16
+    needed = -(-made // lanes)
+    vectors = min(range(1, 6 if registers == 32 else 4), key=lambda v: (-(-needed // v) * v, -v))
+    return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
+
+
+def _variant(problem: Problem, shape: Shape, kernel: str, flipped: bool) -> Variant:
+    rows, vectors = register_tile(shape.made, shape.lanes)
+    options: dict[str, Any] = {
+        "outputs_h": shape.outputs[0], "outputs_w": shape.outputs[1], "rows": rows, "vectors": vectors,
+        "first": problem.layout == "channels_first", "flipped": flipped,
+    }  # fmt: skip
+    return Variant(KERNELS, kernel, problem.dtype.name, tuple(options.items()))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where the transformed filter lies: panels of as many results as the register tile is wide, number after number."""
+
+    panel: int
+    step: int
+    panel_bytes: int
+    group_bytes: int
+    total: int
+
+
+def packed_filter(shape: Shape) -> Packed:
+    panel = register_tile(shape.made, shape.lanes)[1] * shape.lanes
+    step = shape.taps * shape.summed * panel * shape.wide + machine().vector_bytes
+    panel_bytes = shape.numbers * step
+    group = -(-shape.made // panel) * panel_bytes
+    return Packed(panel, step, panel_bytes, group, group * shape.groups + machine().vector_bytes)
+
+
+def _tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """For each depth, the numbers of its taps in the filter."""
+    numbers = np.arange(window.tap_count, dtype=np.int64).reshape(window.kernel)
+    if flipped:
+        numbers = np.flip(numbers)
+    order = [axis for axis in (axes.depth, axes.rows, axes.columns) if axis is not None]
+    return np.ascontiguousarray(numbers.transpose(order)).reshape(-1)
+
+
+def _filter_steps(problem: Problem) -> tuple[int, int, int, int]:
+    """Bytes between taps, input channels, output channels and groups of the filter."""
+    item, taps = problem.dtype.itemsize, problem.window.tap_count
+    c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+    if problem.layout == "channels_last":
+        return c * problem.channels_out * item, problem.channels_out * item, item, m * item
+    return item, taps * item, c * taps * item, m * c * taps * item
+
+
+@lru_cache(maxsize=1024)
+def filter_plan(problem: Problem, flipped: bool) -> Plan:
+    """The filter, transformed."""
+    shape, axes = shape_of(problem, flipped), axes_of(problem.window)
+    assert axes is not None
+    packed, cell = packed_filter(shape), machine().vector_bytes
+    tap, c, m, group = _filter_steps(problem)
+    chunks = -(-shape.summed // FILTER_CHUNK)
+    stage = _aligned(8 * problem.window.tap_count)
+    given = {
+        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.taps, "groups": shape.groups,
+        "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
+        "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": _tap_numbers(problem.window, axes, flipped),
+        "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
+    }  # fmt: skip
+    scratch = stage + (problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
+    compiled = code(_variant(problem, shape, "filter", flipped))
+    return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
+
+
+def _evenly(total: int, most: int, unit: int) -> int:
+    """Size of blocks of at most about `most`, nearly alike and even in number, in multiples of `unit`."""
+    blocks = -(-total // most)
+    if blocks > 1:
+        blocks += blocks % 2
+    return _aligned(-(-total // blocks), unit)
+
+
+@lru_cache(maxsize=1024)
+def forward_plan(problem: Problem, flipped: bool) -> Plan:
+    """The products, from the transformed filter."""
+    shape = shape_of(problem, flipped)
+    source, target, packed, cell = shape.source, shape.target, packed_filter(shape), machine().vector_bytes
+    pitch = _aligned(shape.summed, shape.lanes) * shape.wide
+    d_d, d_h, d_w = shape.dilation
+    depth_block = min(target.depth, DEPTH_BLOCK)
+    slots = depth_block + (shape.taps - 1) * d_d
+    fit = BLOCK_BYTES // (shape.numbers * pitch * slots)
+    block = _evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), d_w)
+    depth_blocks, blocks = -(-target.depth // depth_block), -(-shape.positions // block)
+    stage_columns = min(max(source.columns, target.columns), (block // d_w + 1) * shape.outputs[1] * d_w + 2 * TAPS * d_w)
+    stage_row = (stage_columns + shape.lanes) * cell
+    product_start = _aligned(shape.numbers * (slots * block * pitch + cell))
+    offset_start = product_start + _aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
+    table_start = offset_start + _aligned(8 * shape.taps)
+    first = problem.layout == "channels_first"
+    zeros_start = table_start + _aligned(8 * shape.numbers * (block if first else 1))
+    stage_start = zeros_start + _aligned(max(shape.summed * shape.size, packed.panel * shape.size, cell))
+    scratch = stage_start + (6 * stage_row + shape.lanes * cell if first else 0)
+    tiles_h, tiles_w = shape.tiles
+    given = source.arguments("x") | target.arguments("y") | {
+        "x": None, "packed": None, "y": None, "faults": None, "blocks": blocks, "depth_blocks": depth_blocks, "block": block,
+        "depth_block": depth_block, "positions": shape.positions, "tiles_h": tiles_h, "tiles_w": tiles_w,
+        "in_depth": source.depth, "in_rows": source.rows, "in_columns": source.columns, "out_depth": target.depth,
+        "out_rows": target.rows, "out_columns": target.columns, "depth": shape.taps, "d_d": d_d, "d_h": d_h, "d_w": d_w,
+        "pad_d": shape.pad[0], "pad_h": shape.pad[1], "pad_w": shape.pad[2], "summed": shape.summed, "made": shape.made,
+        "filter_step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "pitch": pitch,
+        "offset_start": offset_start, "table_start": table_start, "zeros_start": zeros_start, "stage_start": stage_start,
+        "stage_row": stage_row, "product_start": product_start,
+    }  # fmt: skip
+    moved = shape.batch * (source.image_bytes + target.image_bytes)
+    compiled = code(_variant(problem, shape, "forward", flipped))
+    return make_plan(compiled, blocks * depth_blocks * shape.groups, scratch, moved, given)
