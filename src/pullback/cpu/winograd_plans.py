@@ -161,11 +161,9 @@ def register_tile(made: int, lanes: int) -> tuple[int, int]:
     return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
 
 
-def _variant(problem: Problem, shape: Shape, kernel: str, flipped: bool) -> Variant:
-    rows, vectors = register_tile(shape.made, shape.lanes)
-    options: dict[str, Any] = {
-        "outputs_h": shape.outputs[0], "outputs_w": shape.outputs[1], "rows": rows, "vectors": vectors,
-        "first": problem.layout == "channels_first", "flipped": flipped,
+def _variant(problem: Problem, shape: Shape, kernel: str, **more: Any) -> Variant:
+    options = {
+        "outputs_h": shape.outputs[0], "outputs_w": shape.outputs[1], "first": problem.layout == "channels_first", **more,
     }  # fmt: skip
     return Variant(KERNELS, kernel, problem.dtype.name, tuple(options.items()))
 
@@ -217,13 +215,13 @@ def filter_plan(problem: Problem, flipped: bool) -> Plan:
     chunks = -(-shape.summed // FILTER_CHUNK)
     stage = _aligned(8 * problem.window.tap_count)
     given = {
-        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.taps, "groups": shape.groups,
+        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.taps,
         "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
         "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": _tap_numbers(problem.window, axes, flipped),
-        "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
+        "panel": packed.panel, "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
     scratch = stage + (problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
-    compiled = code(_variant(problem, shape, "filter", flipped))
+    compiled = code(_variant(problem, shape, "filter", flipped=flipped))
     return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
 
 
@@ -268,5 +266,6 @@ def forward_plan(problem: Problem, flipped: bool) -> Plan:
         "stage_row": stage_row, "product_start": product_start,
     }  # fmt: skip
     moved = shape.batch * (source.image_bytes + target.image_bytes)
-    compiled = code(_variant(problem, shape, "forward", flipped))
+    rows, vectors = register_tile(shape.made, shape.lanes)
+    compiled = code(_variant(problem, shape, "forward", rows=rows, vectors=vectors))
     return make_plan(compiled, blocks * depth_blocks * shape.groups, scratch, moved, given)

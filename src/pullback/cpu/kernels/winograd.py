@@ -18,7 +18,7 @@ from pullback.cpu.kernels.winograd_transforms import FILTER, INPUT, OUTPUT, make
 def build(
     lanes: Any, outputs_h: int = 4, outputs_w: int = 4, rows: int = 6, vectors: int = 4, first: bool = False, flipped: bool = False
 ) -> dict[str, Any]:
-    """outputs_h, outputs_w: outputs of a tile along each axis. flipped: for the input gradient."""
+    """outputs_h, outputs_w: outputs of a tile along each axis. rows, vectors: the register tile. flipped: for the input gradient."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     NUMBERS = len(INPUT[outputs_h]) * len(INPUT[outputs_w])
     TAPS = len(FILTER[outputs_h][0]) * len(FILTER[outputs_w][0])
@@ -38,8 +38,8 @@ def build(
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
     def filter(
-        piece, scratch, f, packed, chunk, chunks, depth, groups, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
-        tap_at, step, panel_bytes, packed_group, stage_start,
+        piece, scratch, f, packed, chunk, chunks, depth, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
+        tap_at, panel, step, panel_bytes, packed_group, stage_start,
     ):  # fmt: skip
         """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
 
@@ -71,7 +71,7 @@ def build(
                         put_int(table + 8 * t, stage + tap * CELL)
                     else:
                         put_int(table + 8 * t, stage + tap * chunk * CELL)
-                target = own + m // PANEL * panel_bytes + (d * summed + k0) * PANEL * WIDE + m % PANEL * WIDE
+                target = own + m // panel * panel_bytes + ((d * summed + k0) * panel + m % panel) * WIDE
                 for k in range(kc):
                     if not staged:
                         offset = k * summed_bytes
@@ -79,7 +79,7 @@ def build(
                         offset = k * taps * CELL
                     else:
                         offset = k * CELL
-                    gather(table, offset, target + k * PANEL * WIDE, step, V if staged else n)
+                    gather(table, offset, target + k * panel * WIDE, step, V if staged else n)
 
     @outline
     def multiply(source, step, slot, pitch, offsets, taps, summed, filter, filter_step, target, target_step, count):
