@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pullback.cpu.memory import new_array
+from pullback.cpu.winograd_gradient import gradient_plans
 from pullback.cpu.winograd_plans import axes_of, filter_plan, forward_plan, packed_filter, shape_of
 from pullback.problem import Problem
 from pullback.registry import CPU, kernels_for, register_kernel
@@ -31,13 +30,14 @@ def accepts(problem: Problem) -> str | None:
     return None
 
 
-def _otherwise(problem: Problem, *arrays: Array) -> Any:
+def _otherwise(problem: Problem, *arrays: Array) -> Array:
     """The next kernel that accepts: one that keeps infinities and NaN to what they touch."""
     after = iter(kernels_for(problem.op, CPU))
     for kernel in after:
         if kernel.name == NAME:
             break
-    return next(kernel for kernel in after if kernel.accepts(problem) is None).run(problem, *arrays)
+    result: Array = next(kernel for kernel in after if kernel.accepts(problem) is None).run(problem, *arrays)
+    return result
 
 
 def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> Array:
@@ -50,8 +50,7 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
         x=_address(source), packed=_address(packed), y=_address(target), faults=_address(faults)
     )
     if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
-        result: Array = _otherwise(problem, source, filter)
-        return result
+        return _otherwise(problem, source, filter)
     return target
 
 
@@ -63,6 +62,18 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return _convolve(problem, dy, filter, True)
 
 
+def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
+    plans = gradient_plans(problem)
+    df = new_array(problem.filter_shape, problem.dtype)
+    sums = new_array((plans.sum_bytes,), BYTES)
+    faults = np.zeros(1, np.int64)
+    plans.share.run(x=_address(x), dy=_address(dy), sums=_address(sums))
+    plans.finish.run(sums=_address(sums), df=_address(df), faults=_address(faults))
+    return _otherwise(problem, dy, x) if faults[0] else df
+
+
 def register() -> None:
+    register_kernel("conv_grad_filter", CPU, NAME, accepts, conv_grad_filter)
     register_kernel("conv", CPU, NAME, accepts, conv)
     register_kernel("conv_grad_input", CPU, NAME, accepts, conv_grad_input)

@@ -149,7 +149,7 @@ def shape_of(problem: Problem, flipped: bool) -> Shape:
     )  # fmt: skip
 
 
-def _aligned(count: int, unit: int = 64) -> int:
+def aligned(count: int, unit: int = 64) -> int:
     return -(-count // unit) * unit
 
 
@@ -161,11 +161,11 @@ def register_tile(made: int, lanes: int) -> tuple[int, int]:
     return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
 
 
-def _variant(problem: Problem, shape: Shape, kernel: str, **more: Any) -> Variant:
+def variant(problem: Problem, shape: Shape, kernel: str, module: str = KERNELS, **more: Any) -> Variant:
     options = {
         "outputs_h": shape.outputs[0], "outputs_w": shape.outputs[1], "first": problem.layout == "channels_first", **more,
     }  # fmt: skip
-    return Variant(KERNELS, kernel, problem.dtype.name, tuple(options.items()))
+    return Variant(module, kernel, problem.dtype.name, tuple(options.items()))
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def packed_filter(shape: Shape) -> Packed:
     return Packed(panel, step, panel_bytes, group, group * shape.groups + machine().vector_bytes)
 
 
-def _tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+def tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
     """For each depth, the numbers of its taps in the filter."""
     numbers = np.arange(window.tap_count, dtype=np.int64).reshape(window.kernel)
     if flipped:
@@ -196,7 +196,7 @@ def _tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, n
     return np.ascontiguousarray(numbers.transpose(order)).reshape(-1)
 
 
-def _filter_steps(problem: Problem) -> tuple[int, int, int, int]:
+def filter_steps(problem: Problem) -> tuple[int, int, int, int]:
     """Bytes between taps, input channels, output channels and groups of the filter."""
     item, taps = problem.dtype.itemsize, problem.window.tap_count
     c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
@@ -211,26 +211,47 @@ def filter_plan(problem: Problem, flipped: bool) -> Plan:
     shape, axes = shape_of(problem, flipped), axes_of(problem.window)
     assert axes is not None
     packed, cell = packed_filter(shape), machine().vector_bytes
-    tap, c, m, group = _filter_steps(problem)
+    tap, c, m, group = filter_steps(problem)
     chunks = -(-shape.summed // FILTER_CHUNK)
-    stage = _aligned(8 * problem.window.tap_count)
+    stage = aligned(8 * problem.window.tap_count)
     given = {
         "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.taps,
         "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
-        "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": _tap_numbers(problem.window, axes, flipped),
+        "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
         "panel": packed.panel, "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
     scratch = stage + (problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
-    compiled = code(_variant(problem, shape, "filter", flipped=flipped))
+    compiled = code(variant(problem, shape, "filter", flipped=flipped))
     return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
 
 
-def _evenly(total: int, most: int, unit: int) -> int:
+def evenly(total: int, most: int, unit: int) -> int:
     """Size of blocks of at most about `most`, nearly alike and even in number, in multiples of `unit`."""
     blocks = -(-total // most)
     if blocks > 1:
         blocks += blocks % 2
-    return _aligned(-(-total // blocks), unit)
+    return aligned(-(-total // blocks), unit)
+
+
+def stage_bytes(problem: Problem, shape: Shape, block: int) -> tuple[int, int]:
+    """Bytes of a row of cells that are turned over, and of all rows of a tile; none in channels_last."""
+    if problem.layout == "channels_last":
+        return 0, 0
+    cell, d_w, m = machine().vector_bytes, shape.dilation[2], max(shape.outputs)
+    columns = min(max(shape.source.columns, shape.target.columns), ((block // d_w + 1) * m + 2 * TAPS) * d_w)
+    row = (columns + shape.lanes) * cell
+    return row, (m + TAPS) * row
+
+
+def geometry(shape: Shape) -> dict[str, int]:
+    """The arguments that say where tiles lie."""
+    (d_d, d_h, d_w), (tiles_h, tiles_w), source, target = shape.dilation, shape.tiles, shape.source, shape.target
+    return {
+        "positions": shape.positions, "tiles_h": tiles_h, "tiles_w": tiles_w, "in_depth": source.depth, "in_rows": source.rows,
+        "in_columns": source.columns, "out_depth": target.depth, "out_rows": target.rows, "out_columns": target.columns,
+        "depth": shape.taps, "d_d": d_d, "d_h": d_h, "d_w": d_w,
+        "pad_d": shape.pad[0], "pad_h": shape.pad[1], "pad_w": shape.pad[2],
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -238,34 +259,28 @@ def forward_plan(problem: Problem, flipped: bool) -> Plan:
     """The products, from the transformed filter."""
     shape = shape_of(problem, flipped)
     source, target, packed, cell = shape.source, shape.target, packed_filter(shape), machine().vector_bytes
-    pitch = _aligned(shape.summed, shape.lanes) * shape.wide
-    d_d, d_h, d_w = shape.dilation
+    pitch = aligned(shape.summed, shape.lanes) * shape.wide
+    d_d, _, d_w = shape.dilation
     depth_block = min(target.depth, DEPTH_BLOCK)
     slots = depth_block + (shape.taps - 1) * d_d
     fit = BLOCK_BYTES // (shape.numbers * pitch * slots)
-    block = _evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), d_w)
+    block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), d_w)
     depth_blocks, blocks = -(-target.depth // depth_block), -(-shape.positions // block)
-    stage_columns = min(max(source.columns, target.columns), (block // d_w + 1) * shape.outputs[1] * d_w + 2 * TAPS * d_w)
-    stage_row = (stage_columns + shape.lanes) * cell
-    product_start = _aligned(shape.numbers * (slots * block * pitch + cell))
-    offset_start = product_start + _aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
-    table_start = offset_start + _aligned(8 * shape.taps)
-    first = problem.layout == "channels_first"
-    zeros_start = table_start + _aligned(8 * shape.numbers * (block if first else 1))
-    stage_start = zeros_start + _aligned(max(shape.summed * shape.size, packed.panel * shape.size, cell))
-    scratch = stage_start + (6 * stage_row + shape.lanes * cell if first else 0)
-    tiles_h, tiles_w = shape.tiles
-    given = source.arguments("x") | target.arguments("y") | {
+    stage_row, stage = stage_bytes(problem, shape, block)
+    product_start = aligned(shape.numbers * (slots * block * pitch + cell))
+    offset_start = product_start + aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
+    table_start = offset_start + aligned(8 * shape.taps)
+    zeros_start = table_start + aligned(8 * shape.numbers * (1 if problem.layout == "channels_last" else block))
+    stage_start = zeros_start + aligned(max(shape.summed * shape.size, packed.panel * shape.size, cell))
+    scratch = stage_start + stage
+    given = geometry(shape) | source.arguments("x") | target.arguments("y") | {
         "x": None, "packed": None, "y": None, "faults": None, "blocks": blocks, "depth_blocks": depth_blocks, "block": block,
-        "depth_block": depth_block, "positions": shape.positions, "tiles_h": tiles_h, "tiles_w": tiles_w,
-        "in_depth": source.depth, "in_rows": source.rows, "in_columns": source.columns, "out_depth": target.depth,
-        "out_rows": target.rows, "out_columns": target.columns, "depth": shape.taps, "d_d": d_d, "d_h": d_h, "d_w": d_w,
-        "pad_d": shape.pad[0], "pad_h": shape.pad[1], "pad_w": shape.pad[2], "summed": shape.summed, "made": shape.made,
+        "depth_block": depth_block, "summed": shape.summed, "made": shape.made,
         "filter_step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "pitch": pitch,
         "offset_start": offset_start, "table_start": table_start, "zeros_start": zeros_start, "stage_start": stage_start,
         "stage_row": stage_row, "product_start": product_start,
     }  # fmt: skip
     moved = shape.batch * (source.image_bytes + target.image_bytes)
     rows, vectors = register_tile(shape.made, shape.lanes)
-    compiled = code(_variant(problem, shape, "forward", rows=rows, vectors=vectors))
+    compiled = code(variant(problem, shape, "forward", rows=rows, vectors=vectors))
     return make_plan(compiled, blocks * depth_blocks * shape.groups, scratch, moved, given)
