@@ -1,7 +1,7 @@
 """The cpu backend: kernels in Python compiled to vector instructions, run on a thread pool of our own.
 
 kernels/ (the sources) · machine (what this CPU is) · compiler (object code, disk cache) · threads (the pool) · plan (a kernel with
-its arguments) · pool, pool_tables (pooling).
+its arguments) · pool, pool_tables (pooling) · winograd (convolution at stride 1).
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
 _register("avg_pool_grad", "planes", _not_empty, pool.avg_pool_grad, PLANES)
-winograd.register()
+winograd.register()  # before the plain convolutions: where it accepts, it is faster

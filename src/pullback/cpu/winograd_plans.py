@@ -17,6 +17,7 @@ from pullback.window import Window
 
 KERNELS = "winograd"
 TAPS = 3  # of a transformed axis
+OUTPUTS = 4  # of a tile along a transformed axis
 BLOCK_BYTES = 448 << 10  # transformed tiles of a block: with their products they stay in the second-level cache
 FEWEST_TILES, MOST_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block
@@ -116,20 +117,12 @@ def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int) ->
     steps = tuple(cell * math.prod(size[axis + 1 :]) for axis in range(len(size)))
     channel = item if last else item * math.prod(size)
     return Side(
-        *axes.pick(size, 1), math.prod(size) * channels * item, *axes.pick(steps, 0), channel, channels // problem.groups * channel
+        *axes.pick(size, 1),
+        math.prod(size) * channels * item,
+        *axes.pick(steps, 0),
+        channel,
+        channels // problem.groups * channel,
     )
-
-
-def tile_outputs(window: Window, axes: Axes, target: tuple[int, ...]) -> tuple[int, int]:
-    """Outputs of a tile down and across: four, or two where so few outputs are wanted that four would be waste."""
-
-    def products(m: int) -> int:
-        return math.prod(
-            _tiles(target[axis], m, window.dilation[axis]) * (m + TAPS - 1) for axis in (axes.rows, axes.columns) if axis is not None
-        )
-
-    m = 4 if products(4) <= products(2) else 2
-    return (m if axes.rows is not None else 1), m
 
 
 def shape_of(problem: Problem, flipped: bool) -> Shape:
@@ -144,8 +137,7 @@ def shape_of(problem: Problem, flipped: bool) -> Shape:
         source, target, c, m = target, source, m, c
         pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))  # type: ignore[assignment]
     return Shape(
-        source, target, tile_outputs(window, axes, window.input_size if flipped else window.output_size), kernel[0], dilation, pad,
-        problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
+        source, target, (OUTPUTS if axes.rows is not None else 1, OUTPUTS), kernel[0], dilation, pad, problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
     )  # fmt: skip
 
 
@@ -254,20 +246,35 @@ def geometry(shape: Shape) -> dict[str, int]:
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ForwardCut:
+    """Tile positions and output depths of a piece, and the bytes of a transformed tile's channels."""
+
+    block: int
+    depth_block: int
+    slots: int  # input depths that the output depths read
+    pitch: int
+
+
+def cut_forward(shape: Shape) -> ForwardCut:
+    pitch = aligned(shape.summed, shape.lanes) * shape.wide
+    depth_block = min(shape.target.depth, DEPTH_BLOCK)
+    slots = depth_block + (shape.taps - 1) * shape.dilation[0]
+    fit = BLOCK_BYTES // (shape.numbers * pitch * slots)
+    block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), shape.dilation[2])
+    return ForwardCut(block, depth_block, slots, pitch)
+
+
 @lru_cache(maxsize=1024)
 def forward_plan(problem: Problem, flipped: bool) -> Plan:
     """The products, from the transformed filter."""
     shape = shape_of(problem, flipped)
     source, target, packed, cell = shape.source, shape.target, packed_filter(shape), machine().vector_bytes
-    pitch = aligned(shape.summed, shape.lanes) * shape.wide
-    d_d, _, d_w = shape.dilation
-    depth_block = min(target.depth, DEPTH_BLOCK)
-    slots = depth_block + (shape.taps - 1) * d_d
-    fit = BLOCK_BYTES // (shape.numbers * pitch * slots)
-    block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), d_w)
+    cut = cut_forward(shape)
+    block, depth_block, pitch = cut.block, cut.depth_block, cut.pitch
     depth_blocks, blocks = -(-target.depth // depth_block), -(-shape.positions // block)
     stage_row, stage = stage_bytes(problem, shape, block)
-    product_start = aligned(shape.numbers * (slots * block * pitch + cell))
+    product_start = aligned(shape.numbers * (cut.slots * block * pitch + cell))
     offset_start = product_start + aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
     table_start = offset_start + aligned(8 * shape.taps)
     zeros_start = table_start + aligned(8 * shape.numbers * (1 if problem.layout == "channels_last" else block))

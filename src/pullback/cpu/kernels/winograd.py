@@ -16,7 +16,13 @@ from pullback.cpu.kernels.winograd_transforms import FILTER, INPUT, OUTPUT, make
 
 
 def build(
-    lanes: Any, outputs_h: int = 4, outputs_w: int = 4, rows: int = 6, vectors: int = 4, first: bool = False, flipped: bool = False
+    lanes: Any,
+    outputs_h: int = 4,
+    outputs_w: int = 4,
+    rows: int = 6,
+    vectors: int = 4,
+    first: bool = False,
+    flipped: bool = False,
 ) -> dict[str, Any]:
     """outputs_h, outputs_w: outputs of a tile along each axis. rows, vectors: the register tile. flipped: for the input gradient."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
@@ -108,7 +114,12 @@ def build(
         group = piece // (blocks * depth_blocks)
         position, z0 = piece // depth_blocks % blocks * block, piece % depth_blocks * depth_block
         count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
-        offsets, table, zeros, stage = scratch + offset_start, scratch + table_start, scratch + zeros_start, scratch + stage_start
+        offsets, table, zeros, stage = (
+            scratch + offset_start,
+            scratch + table_start,
+            scratch + zeros_start,
+            scratch + stage_start,
+        )
         products = scratch + product_start
         slot = count * pitch
         slots = z1 - z0 + (depth - 1) * d_d

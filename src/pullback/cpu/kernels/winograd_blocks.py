@@ -175,7 +175,9 @@ def make_writer(lanes: Any, rows: Matrix, columns: Matrix, first: bool) -> Any:
             high = min(out_columns, (j + run) // d_w * width * d_w)
             for q in range(run):
                 column = tile_start(j + q, width, d_w)
-                place(table + q * TABLE, stage - low * CELL, row, stage_row, out_rows, d_h, column, CELL, out_columns, d_w, dump)
+                place(
+                    table + q * TABLE, stage - low * CELL, row, stage_row, out_rows, d_h, column, CELL, out_columns, d_w, dump
+                )
             image = target + p // (tiles_h * tiles_w) * image_bytes + low * SIZE
             for c in range(0, channels, V):
                 for q in range(run):
