@@ -31,9 +31,9 @@ def accepts(problem: Problem) -> str | None:
         return "there is nothing to compute in an empty array"
     axes = axes_of(window)
     if axes is None or any(s != 1 for s in window.stride):
-        return "it is for strides of 1 and windows of three taps along all axes but one"
+        return "it is for strides of 1 and windows of several taps along one or two axes, or three"
     if problem.layout == "channels_first" and axes.columns != window.rank - 1:
-        return "in channels_first it needs three taps along the last axis, whose cells lie side by side"
+        return "in channels_first it needs several taps along the last axis, whose cells lie side by side"
     return unpaid(problem)
 
 

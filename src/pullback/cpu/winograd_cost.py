@@ -36,16 +36,16 @@ def _transforms(problem: Problem, shape: Shape, depth_block: int) -> tuple[float
     turn = TURN if problem.layout == "channels_first" else 0
     again = (depth_block + (shape.taps - 1) * shape.dilation[0]) / depth_block
     tiles = shape.positions * shape.target.depth * shape.groups
-    return tiles, again * shape.numbers * (READ + turn), shape.numbers * (WRITE + turn)
+    return tiles, again * shape.stretches * shape.numbers * (READ + turn), shape.numbers * (WRITE + turn)
 
 
 def forward_cost(problem: Problem, flipped: bool) -> float:
     shape = shape_of(problem, flipped)
     lanes = shape.lanes
     tiles, read, write = _transforms(problem, shape, cut_forward(shape).depth_block)
-    products = tiles * shape.numbers * (shape.taps * shape.summed + TERMS) * _padded_vectors(shape.made, lanes) * SLOWER
+    products = tiles * shape.numbers * (shape.sets * shape.summed + TERMS) * _padded_vectors(shape.made, lanes) * SLOWER
     moved = tiles * (2 * TABLE + read * _vectors(shape.summed, lanes) + write * _vectors(shape.made, lanes))
-    filter = shape.groups * shape.taps * shape.summed * _vectors(shape.made, lanes) * shape.numbers * FILTER
+    filter = shape.groups * shape.sets * shape.summed * _vectors(shape.made, lanes) * shape.numbers * FILTER
     return CALL + products + moved + filter
 
 
@@ -55,12 +55,12 @@ def filter_gradient_cost(problem: Problem) -> float:
     tiles, read, _ = _transforms(problem, shape, cut.depth_block)
     terms = 1 + TERMS / min(tiles, cut.block * cut.depth_block)
     products = (
-        tiles * terms * shape.numbers * shape.taps * shape.summed * _padded_vectors(min(shape.made, MOST_CHANNELS), lanes)
+        tiles * terms * shape.numbers * shape.sets * shape.summed * _padded_vectors(min(shape.made, MOST_CHANNELS), lanes)
     )
     products *= math.ceil(shape.made / MOST_CHANNELS) * SLOWER
     x, dy = cut.dy_blocks * _vectors(shape.summed, lanes), cut.x_blocks * _vectors(shape.made, lanes)
     moved = tiles * (TABLE * (cut.x_blocks + cut.dy_blocks) + read * (x + dy))
-    sums = shape.groups * shape.taps * shape.summed * _vectors(shape.made, lanes) * shape.numbers
+    sums = shape.groups * shape.sets * shape.summed * _vectors(shape.made, lanes) * shape.numbers
     return CALL + products + moved + sums * (FINISH + ADD * cut.shares)
 
 

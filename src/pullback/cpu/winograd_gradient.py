@@ -58,7 +58,7 @@ def cut_gradient(shape: Shape) -> GradientCut:
     rows, vectors = register_tile(dy_block, lanes)
     x_pitch, sum_pitch = aligned(x_block, lanes) * wide, aligned(dy_block, vectors * lanes) * wide
     slots = depth_block + (shape.taps - 1) * shape.dilation[0]
-    fit = BLOCK_BYTES // (shape.numbers * max(x_pitch * slots, sum_pitch * depth_block))
+    fit = BLOCK_BYTES // (shape.numbers * max(x_pitch * slots * shape.stretches, sum_pitch * depth_block))
     block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), shape.dilation[2])
     units = -(-shape.positions // block) * -(-shape.target.depth // depth_block)
     tiles = shape.positions * shape.target.depth
@@ -82,18 +82,18 @@ def gradient_plans(problem: Problem) -> GradientPlans:
     cell, lanes, cut = machine().vector_bytes, shape.lanes, cut_gradient(shape)
     block, depth_block, sum_pitch = cut.block, cut.depth_block, cut.sum_pitch
     sum_step = cut.x_block * sum_pitch + cell
-    sum_bytes = aligned(shape.taps * shape.numbers * sum_step)
+    sum_bytes = aligned(shape.sets * shape.numbers * sum_step)
     blocks, depth_blocks = -(-shape.positions // block), -(-shape.target.depth // depth_block)
     pieces = shape.groups * cut.x_blocks * cut.dy_blocks * cut.shares
     stage_row, stage = stage_bytes(problem, shape, block)
-    dy_start = aligned(shape.numbers * (cut.slots * block * cut.x_pitch + cell))
+    dy_start = aligned(shape.numbers * (shape.stretches * cut.slots * block * cut.x_pitch + cell))
     offset_start = dy_start + aligned(shape.numbers * (depth_block * block * sum_pitch + cell) + cut.vectors * cell)
     table_start = offset_start + aligned(8 * cut.slots)
     zeros_start = table_start + aligned(8 * shape.numbers * (1 if problem.layout == "channels_last" else block))
     stage_start = zeros_start + aligned(max(max(cut.x_block, cut.dy_block) * shape.size, cell))
     tap, c, m, group = filter_steps(problem)
     table_of_taps = aligned(shape.numbers * cell)
-    cells = table_of_taps + aligned(8 * problem.window.tap_count)
+    cells = table_of_taps + aligned(8 * shape.numbers)
     given = geometry(shape) | shape.source.arguments("x") | shape.target.arguments("dy") | {
         "x": None, "dy": None, "df": None, "sums": None, "faults": None, "sum_bytes": sum_bytes, "sum_step": sum_step,
         "sum_pitch": sum_pitch, "shares": cut.shares, "x_blocks": cut.x_blocks, "dy_blocks": cut.dy_blocks, "x_block": cut.x_block,
@@ -110,7 +110,7 @@ def gradient_plans(problem: Problem) -> GradientPlans:
     )  # fmt: skip
     finish = make_plan(
         code(variant(problem, shape, "finish", KERNELS)), shape.groups * shape.summed,
-        cells + (aligned(problem.window.tap_count, lanes) * cell), pieces * sum_bytes,
-        given | {"table_start": table_of_taps, "stage_start": cells},
+        cells + (1 + aligned(problem.window.tap_count, lanes)) * cell, pieces * sum_bytes,
+        given | {"table_start": table_of_taps, "stage_start": cells, "depth": shape.sets, "taps": problem.window.tap_count},
     )  # fmt: skip
     return GradientPlans(share, finish, pieces * sum_bytes)

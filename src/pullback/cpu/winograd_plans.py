@@ -1,4 +1,4 @@
-"""Plans of the Winograd kernels: a convolution at stride 1 as tiles over two axes and taps summed over a third."""
+"""Plans of the Winograd kernels: a convolution at stride 1 as tiles over two axes, with taps summed over a third."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pullback.problem import Problem
 from pullback.window import Window
 
 KERNELS = "winograd"
-TAPS = 3  # of a transformed axis
+TAPS = 3  # of a transformed axis at a time: a longer window is cut into stretches of so many
 OUTPUTS = 4  # of a tile along a transformed axis
 BLOCK_BYTES = 448 << 10  # transformed tiles of a block: with their products they stay in the second-level cache
 FEWEST_TILES, MOST_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
@@ -37,9 +37,9 @@ class Axes:
 
 
 def axes_of(window: Window) -> Axes | None:
-    """The last two axes with three taps are transformed, or the last one; None where more than one axis is left."""
-    three = [axis for axis, k in enumerate(window.kernel) if k == TAPS]
-    chosen = three[-2:]
+    """The last two axes with several taps are transformed, or the only one; None where more than one axis is left."""
+    several = [axis for axis, k in enumerate(window.kernel) if k > 1]
+    chosen = several[-2:]
     rest = [axis for axis in range(window.rank) if axis not in chosen]
     if not chosen or len(rest) > 1:
         return None
@@ -75,6 +75,8 @@ class Shape:
     target: Side
     outputs: tuple[int, int]  # of a tile, down and across
     taps: int  # along the depth
+    stretches_h: int  # of taps down and across
+    stretches_w: int
     dilation: tuple[int, int, int]
     pad: tuple[int, int, int]
     batch: int
@@ -92,6 +94,15 @@ class Shape:
     def numbers(self) -> int:
         """Products of a tile."""
         return math.prod(m + TAPS - 1 if m > 1 else 1 for m in self.outputs)
+
+    @property
+    def stretches(self) -> int:
+        return self.stretches_h * self.stretches_w
+
+    @property
+    def sets(self) -> int:
+        """Sets of taps, each with a transformed filter of its own."""
+        return self.taps * self.stretches
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -137,7 +148,8 @@ def shape_of(problem: Problem, flipped: bool) -> Shape:
         source, target, c, m = target, source, m, c
         pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))  # type: ignore[assignment]
     return Shape(
-        source, target, (OUTPUTS if axes.rows is not None else 1, OUTPUTS), kernel[0], dilation, pad, problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
+        source, target, (OUTPUTS if axes.rows is not None else 1, OUTPUTS), kernel[0], -(-kernel[1] // TAPS),
+        -(-kernel[2] // TAPS), dilation, pad, problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
     )  # fmt: skip
 
 
@@ -173,19 +185,24 @@ class Packed:
 
 def packed_filter(shape: Shape) -> Packed:
     panel = register_tile(shape.made, shape.lanes)[1] * shape.lanes
-    step = shape.taps * shape.summed * panel * shape.wide + machine().vector_bytes
+    step = shape.sets * shape.summed * panel * shape.wide + machine().vector_bytes
     panel_bytes = shape.numbers * step
     group = -(-shape.made // panel) * panel_bytes
     return Packed(panel, step, panel_bytes, group, group * shape.groups + machine().vector_bytes)
 
 
 def tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each depth, the numbers of its taps in the filter."""
+    """The numbers in the filter of the taps of each set, by depth, then stretch; -1 for taps that fill up a stretch."""
     numbers = np.arange(window.tap_count, dtype=np.int64).reshape(window.kernel)
     if flipped:
         numbers = np.flip(numbers)
     order = [axis for axis in (axes.depth, axes.rows, axes.columns) if axis is not None]
-    return np.ascontiguousarray(numbers.transpose(order)).reshape(-1)
+    numbers = numbers.transpose(order).reshape(axes.pick(window.kernel, 1))
+    down, across = 1 if axes.rows is None else TAPS, TAPS
+    missing = [(0, 0), (0, -numbers.shape[1] % down), (0, -numbers.shape[2] % across)]
+    filled = np.pad(numbers, missing, constant_values=-1)
+    stretches = filled.reshape(len(filled), filled.shape[1] // down, down, filled.shape[2] // across, across)
+    return np.ascontiguousarray(stretches.transpose(0, 1, 3, 2, 4)).reshape(-1)
 
 
 def filter_steps(problem: Problem) -> tuple[int, int, int, int]:
@@ -205,14 +222,14 @@ def filter_plan(problem: Problem, flipped: bool) -> Plan:
     packed, cell = packed_filter(shape), machine().vector_bytes
     tap, c, m, group = filter_steps(problem)
     chunks = -(-shape.summed // FILTER_CHUNK)
-    stage = aligned(8 * problem.window.tap_count)
+    stage = aligned(8 * TAPS**2)
     given = {
-        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.taps,
+        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
         "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
         "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
         "panel": packed.panel, "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
-    scratch = stage + (problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
+    scratch = stage + (1 + problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
     compiled = code(variant(problem, shape, "filter", flipped=flipped))
     return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
 
@@ -241,7 +258,7 @@ def geometry(shape: Shape) -> dict[str, int]:
     return {
         "positions": shape.positions, "tiles_h": tiles_h, "tiles_w": tiles_w, "in_depth": source.depth, "in_rows": source.rows,
         "in_columns": source.columns, "out_depth": target.depth, "out_rows": target.rows, "out_columns": target.columns,
-        "depth": shape.taps, "d_d": d_d, "d_h": d_h, "d_w": d_w,
+        "depth": shape.taps, "stretches_h": shape.stretches_h, "stretches_w": shape.stretches_w, "d_d": d_d, "d_h": d_h, "d_w": d_w,
         "pad_d": shape.pad[0], "pad_h": shape.pad[1], "pad_w": shape.pad[2],
     }  # fmt: skip
 
@@ -260,7 +277,7 @@ def cut_forward(shape: Shape) -> ForwardCut:
     pitch = aligned(shape.summed, shape.lanes) * shape.wide
     depth_block = min(shape.target.depth, DEPTH_BLOCK)
     slots = depth_block + (shape.taps - 1) * shape.dilation[0]
-    fit = BLOCK_BYTES // (shape.numbers * pitch * slots)
+    fit = BLOCK_BYTES // (shape.numbers * pitch * slots * shape.stretches)
     block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), shape.dilation[2])
     return ForwardCut(block, depth_block, slots, pitch)
 
@@ -274,9 +291,9 @@ def forward_plan(problem: Problem, flipped: bool) -> Plan:
     block, depth_block, pitch = cut.block, cut.depth_block, cut.pitch
     depth_blocks, blocks = -(-target.depth // depth_block), -(-shape.positions // block)
     stage_row, stage = stage_bytes(problem, shape, block)
-    product_start = aligned(shape.numbers * (cut.slots * block * pitch + cell))
+    product_start = aligned(shape.numbers * (shape.stretches * cut.slots * block * pitch + cell))
     offset_start = product_start + aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
-    table_start = offset_start + aligned(8 * shape.taps)
+    table_start = offset_start + aligned(8 * shape.sets)
     zeros_start = table_start + aligned(8 * shape.numbers * (1 if problem.layout == "channels_last" else block))
     stage_start = zeros_start + aligned(max(shape.summed * shape.size, packed.panel * shape.size, cell))
     scratch = stage_start + stage

@@ -1,7 +1,7 @@
 """Winograd convolution at stride 1: transformed filter, and blocks of tiles transformed, multiplied and transformed back in cache.
 
-The tiles lie over two axes with 3 taps each (or one, its tiles being one cell high). The taps of a third axis, the depth, are
-summed between the transforms. An input gradient is the same with the filter flipped and its channels exchanged.
+The tiles lie over two axes (or one, its tiles being one cell high), 3 taps at a time: of a longer window, each stretch of 3 taps
+has transformed tiles of its own. Stretches and the taps of a third axis, the depth, are summed between the transforms. An input gradient is the same with the filter flipped and its channels exchanged.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ def build(
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
     def filter(
-        piece, scratch, f, packed, chunk, chunks, depth, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
+        piece, scratch, f, packed, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
         tap_at, panel, step, panel_bytes, packed_group, stage_start,
     ):  # fmt: skip
         """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
 
-        tap_at: for each depth, the numbers of the taps to transform; *_bytes: distances in the filter.
+        depth: how many sets of taps are transformed; tap_at: the numbers of the taps of each, -1 where there is none; taps: all
+        there are in the filter, where they lie *_bytes apart.
         """
         group, k0 = piece // chunks, piece % chunks * chunk
         kc = min(chunk, summed - k0)
-        table, stage = scratch, scratch + stage_start
-        taps = TAPS * depth
+        table, zeros, stage = scratch, scratch + stage_start, scratch + stage_start + CELL
+        fill_zero(zeros, CELL)
         own = packed + group * packed_group
         for m in range(0, made, V):
             n = min(V, made - m)
@@ -69,26 +70,23 @@ def build(
                     for t in range(taps):
                         turn_over(source + t * tap_bytes, made_bytes, n, kc, stage + t * chunk * CELL)
             for d in range(depth):
-                for t in range(TAPS):
-                    tap = get_int(tap_at + 8 * (d * TAPS + t))
-                    if not staged:
-                        put_int(table + 8 * t, source + tap * tap_bytes)
-                    elif first:
-                        put_int(table + 8 * t, stage + tap * CELL)
-                    else:
-                        put_int(table + 8 * t, stage + tap * chunk * CELL)
                 target = own + m // panel * panel_bytes + ((d * summed + k0) * panel + m % panel) * WIDE
                 for k in range(kc):
-                    if not staged:
-                        offset = k * summed_bytes
-                    elif first:
-                        offset = k * taps * CELL
-                    else:
-                        offset = k * CELL
-                    gather(table, offset, target + k * panel * WIDE, step, V if staged else n)
+                    for t in range(TAPS):
+                        tap = get_int(tap_at + 8 * (d * TAPS + t))
+                        if tap < 0:
+                            place = zeros
+                        elif not staged:
+                            place = source + tap * tap_bytes + k * summed_bytes
+                        elif first:
+                            place = stage + (k * taps + tap) * CELL
+                        else:
+                            place = stage + (tap * chunk + k) * CELL
+                        put_int(table + 8 * t, place)
+                    gather(table, 0, target + k * panel * WIDE, step, V if staged else n)
 
     @outline
-    def multiply(source, step, slot, pitch, offsets, taps, summed, filter, filter_step, target, target_step, count):
+    def multiply(source, step, pitch, offsets, taps, summed, filter, filter_step, target, target_step, count):
         """The products of all numbers: `count` tiles by the taps and channels of the sources, one panel of results."""
         stay_outline()
         parts = (count + rows - 1) // rows
@@ -105,7 +103,7 @@ def build(
 
     def forward(
         piece, scratch, x, packed, y, faults, blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, d_d, d_h, d_w, pad_d, pad_h, pad_w,
+        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w, d_d, d_h, d_w, pad_d, pad_h, pad_w,
         summed, made, x_group, x_image, x_depth, x_row, x_column, x_channel, y_group, y_image, y_depth, y_row, y_column, y_channel,
         filter_step, panel_bytes, packed_group, pitch, offset_start, table_start, zeros_start, stage_start, stage_row,
         product_start,
@@ -123,20 +121,23 @@ def build(
         products = scratch + product_start
         slot = count * pitch
         slots = z1 - z0 + (depth - 1) * d_d
-        step = slots * slot + CELL  # not a multiple of a large power of two: that would overwork a few cache lines
+        stretches = stretches_h * stretches_w
+        step = stretches * slots * slot + CELL  # not a multiple of a large power of two: that would overwork a few cache lines
         product_slot = count * PANEL * WIDE
         product_step = (z1 - z0) * product_slot + CELL
         fill_zero(zeros, max(summed * SIZE, CELL))
         for t in range(depth):
-            put_int(offsets + 8 * t, t * d_d * slot)
+            for e in range(stretches):
+                put_int(offsets + 8 * (t * stretches + e), (e * slots + t * d_d) * slot)
         for s in range(slots):
             z = z0 - pad_d + s
             if 0 <= z < in_depth:
-                read(
-                    x + group * x_group + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
-                    in_rows, in_columns, d_h, d_w, pad_h, pad_w, summed, scratch + s * slot, step, pitch, zeros, table, stage,
-                    stage_row,
-                )  # fmt: skip
+                for e in range(stretches):
+                    read(
+                        x + group * x_group + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
+                        in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w, summed,
+                        scratch + (e * slots + s) * slot, step, pitch, zeros, table, stage, stage_row,
+                    )  # fmt: skip
         dump = zeros  # where nothing is read any more when results are written
         for panel in range((made + PANEL - 1) // PANEL):
             own = packed + group * packed_group + panel * panel_bytes
@@ -148,8 +149,8 @@ def build(
                 while t1 > t0 and z - pad_d + (t1 - 1) * d_d >= in_depth:
                     t1 -= 1
                 multiply(
-                    scratch + (z - z0) * slot, step, slot, pitch, offsets + 8 * t0, t1 - t0, summed,
-                    own + t0 * summed * PANEL * WIDE, filter_step, products + (z - z0) * product_slot, product_step, count,
+                    scratch + (z - z0) * slot, step, pitch, offsets + 8 * t0 * stretches, (t1 - t0) * stretches, summed,
+                    own + t0 * stretches * summed * PANEL * WIDE, filter_step, products + (z - z0) * product_slot, product_step, count,
                 )  # fmt: skip
             for z in range(z0, z1):
                 odd |= write(

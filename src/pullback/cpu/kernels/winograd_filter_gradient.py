@@ -53,7 +53,7 @@ def build(
     def share(
         piece, scratch, x, dy, sums, sum_bytes, sum_step, sum_pitch, shares, x_blocks, dy_blocks, x_block, dy_block,
         blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, d_d, d_h, d_w, pad_d, pad_h, pad_w,
+        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w, d_d, d_h, d_w, pad_d, pad_h, pad_w,
         channels, made, x_group, x_image, x_depth, x_row, x_column, x_channel,
         dy_group, dy_image, dy_depth, dy_row, dy_column, dy_channel,
         x_pitch, dy_start, offset_start, table_start, zeros_start, stage_start, stage_row,
@@ -70,22 +70,23 @@ def build(
         x_base, dy_base = x + group * x_group + x_first * x_channel, dy + group * dy_group + dy_first * dy_channel
         fill_zero(own, sum_bytes)
         fill_zero(zeros, max(max(x_count, dy_count) * SIZE, CELL))
-        units = blocks * depth_blocks
+        units, stretches = blocks * depth_blocks, stretches_h * stretches_w
         for unit in range(part * units // shares, (part + 1) * units // shares):
             position, z0 = unit // depth_blocks * block, unit % depth_blocks * depth_block
             count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
             slots, slot = z1 - z0 + (depth - 1) * d_d, count * x_pitch
             # Steps are no multiples of a large power of two: that would overwork a few cache lines.
-            x_step, dy_step = slots * slot + CELL, (z1 - z0) * count * sum_pitch + CELL
+            x_step, dy_step = stretches * slots * slot + CELL, (z1 - z0) * count * sum_pitch + CELL
             for s in range(slots):
                 put_int(offsets + 8 * s, s * slot)
                 z = z0 - pad_d + s
                 if 0 <= z < in_depth:
-                    read_x(
-                        x_base + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
-                        in_rows, in_columns, d_h, d_w, pad_h, pad_w, x_count, scratch + s * slot, x_step, x_pitch,
-                        zeros, table, stage, stage_row,
-                    )  # fmt: skip
+                    for e in range(stretches):
+                        read_x(
+                            x_base + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
+                            in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w,
+                            x_count, scratch + (e * slots + s) * slot, x_step, x_pitch, zeros, table, stage, stage_row,
+                        )  # fmt: skip
             for z in range(z0, z1):
                 read_dy(
                     dy_base + z * dy_depth, position, count, tiles_h, tiles_w, dy_image, dy_row, dy_column, dy_channel,
@@ -95,19 +96,24 @@ def build(
             for t in range(depth):
                 low, high = max(z0, pad_d - t * d_d), min(z1, in_depth + pad_d - t * d_d)
                 if low < high:
-                    multiply(
-                        scratch + (low - z0 + t * d_d) * slot, x_step, x_pitch, offsets,
-                        dys + (low - z0) * count * sum_pitch, dy_step, sum_pitch, high - low, count, x_count, dy_count,
-                        own + t * NUMBERS * sum_step, sum_step, sum_pitch,
-                    )  # fmt: skip
+                    for e in range(stretches):
+                        multiply(
+                            scratch + (e * slots + low - z0 + t * d_d) * slot, x_step, x_pitch, offsets,
+                            dys + (low - z0) * count * sum_pitch, dy_step, sum_pitch, high - low, count, x_count, dy_count,
+                            own + (t * stretches + e) * NUMBERS * sum_step, sum_step, sum_pitch,
+                        )  # fmt: skip
 
     def finish(
         piece, scratch, sums, df, faults, sum_bytes, sum_step, sum_pitch, shares, x_blocks, dy_blocks, x_block, dy_block,
-        depth, channels, made, tap_at, tap_bytes, channel_bytes, made_bytes, group_bytes, table_start, stage_start,
+        depth, taps, channels, made, tap_at, tap_bytes, channel_bytes, made_bytes, group_bytes, table_start, stage_start,
     ):  # fmt: skip
-        """The gradient of one channel of x with all channels of dy, of one group."""
+        """The gradient of one channel of x with all channels of dy, of one group.
+
+        depth: how many sets of taps there are; tap_at: the numbers of the taps of each, -1 where there is none; taps: all in the
+        filter.
+        """
         group, c = piece // channels, piece % channels
-        table, stage = scratch + table_start, scratch + stage_start
+        table, dump, stage = scratch + table_start, scratch + stage_start, scratch + stage_start + CELL
         target = df + group * group_bytes + c * channel_bytes
         odd = 0
         for m in range(0, made, V):
@@ -116,21 +122,24 @@ def build(
             n = min(V, made - m)
             for t in range(depth):
                 for number in range(NUMBERS):
-                    place = base + (t * NUMBERS + number) * sum_step
-                    total = load_wide(place, V)
+                    at = base + (t * NUMBERS + number) * sum_step
+                    total = load_wide(at, V)
                     for part in range(1, shares):
-                        total = total + load_wide(place + part * sum_bytes, V)
+                        total = total + load_wide(at + part * sum_bytes, V)
                     store_wide(scratch + number * CELL, total, V)
                 for i in range(TAPS):
                     tap = get_int(tap_at + 8 * (t * TAPS + i))
-                    if first:
-                        put_int(table + 8 * i, stage + tap * CELL)
+                    if tap < 0:
+                        place = dump
+                    elif first:
+                        place = stage + tap * CELL
                     else:
-                        put_int(table + 8 * i, target + tap * tap_bytes + m * made_bytes)
+                        place = target + tap * tap_bytes + m * made_bytes
+                    put_int(table + 8 * i, place)
                 odd |= scatter(scratch, CELL, table, 0, n)
             if first:
-                for w in range(0, TAPS * depth, V):
-                    some = min(V, TAPS * depth - w)
+                for w in range(0, taps, V):
+                    some = min(V, taps - w)
                     write_block(stage + w * CELL, target + m * made_bytes + w * SIZE, made_bytes, n, some)
         if odd != 0:
             put_int(faults, 1)
