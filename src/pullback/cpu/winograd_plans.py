@@ -199,9 +199,11 @@ def tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np
     order = [axis for axis in (axes.depth, axes.rows, axes.columns) if axis is not None]
     numbers = numbers.transpose(order).reshape(axes.pick(window.kernel, 1))
     down, across = 1 if axes.rows is None else TAPS, TAPS
-    missing = [(0, 0), (0, -numbers.shape[1] % down), (0, -numbers.shape[2] % across)]
-    filled = np.pad(numbers, missing, constant_values=-1)
-    stretches = filled.reshape(len(filled), filled.shape[1] // down, down, filled.shape[2] // across, across)
+    depth, height, width = numbers.shape
+    h, w = -(-height // down), -(-width // across)
+    filled = np.full((depth, h * down, w * across), -1, np.int64)
+    filled[:, :height, :width] = numbers
+    stretches = filled.reshape(depth, h, down, w, across)
     return np.ascontiguousarray(stretches.transpose(0, 1, 3, 2, 4)).reshape(-1)
 
 
