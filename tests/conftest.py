@@ -27,7 +27,7 @@ def kernel_under_test(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     Winograd refuses small problems because they do not pay, which is no reason here.
     """
     if pb.backends() != ("reference",):
-        monkeypatch.setattr("pullback.cpu.winograd.unpaid", lambda problem: None)
+        monkeypatch.setattr("pullback.cpu.winograd.unpaid", lambda problem, shape: None)
     under_test = KernelUnderTest(*request.param)
     yield under_test
     assert under_test.accepted, f"{under_test.name} refused every case: {under_test.refusals}"

@@ -28,7 +28,7 @@ SHAPES: tuple[tuple[Any, ...], ...] = (
     (1, (3, 5, 9), 3, 5, (3, 3, 3), {"padding": 1}),
     (1, (9, 8), 6, 4, (3, 3), {"padding": -1, "groups": 2}),
 )
-PLANS = (winograd_plans.filter_plan, winograd_plans.forward_plan, winograd_gradient.gradient_plans)
+PLANS = (winograd_plans.convolve_plans, winograd_gradient.gradient_plans)
 
 
 def main(side: str) -> None:

@@ -27,7 +27,9 @@ BOUNDS = {"float32": 2e-5, "float64": 1e-12, "float16": 1e-3}
 V = machine().vector_bytes // 4
 
 
-def arrays(layout: str, batch: int, size: tuple[int, ...], c: int, m: int, kernel: tuple[int, ...], dtype: str, **keywords: Any):  # noqa: ANN201
+def arrays(
+    layout: str, batch: int, size: tuple[int, ...], c: int, m: int, kernel: tuple[int, ...], dtype: str, **keywords: Any
+):
     """(op, arguments) of the three ops on real data; keywords as for the ops."""
     rng = np.random.default_rng([batch, *size, c, m])
     groups = keywords.get("groups", 1)
@@ -81,6 +83,8 @@ GEOMETRIES: tuple[tuple[Any, ...], ...] = (
     ((9, 11), (2, 4), {"padding": [(1, 0), (2, 1)]}),
     ((9, 31), (1, 7), {"padding": (0, 3)}),
     ((9, 11), (3, 3), {"padding": 1, "groups": 3}),
+    ((15, 16), (3, 3), {"padding": (1, 2), "dilation": 2, "stride": (2, 1)}),
+    ((15, 16, 18), (3, 2, 3), {"padding": [(2, 1), (-1, 4), (3, 3)], "dilation": (2, 6, 3), "stride": (2, 3, 1)}),
     ((41,), (3,), {"padding": 1}),
     ((41,), (9,), {"padding": 8, "dilation": 2}),
     ((7, 9, 10), (3, 3, 3), {"padding": 1}),
@@ -94,6 +98,12 @@ GEOMETRIES: tuple[tuple[Any, ...], ...] = (
 @pytest.mark.parametrize(("size", "kernel", "keywords"), GEOMETRIES)
 def test_geometries(layout: str, size: tuple[int, ...], kernel: tuple[int, ...], keywords: dict[str, Any]) -> None:
     check(layout, 3, size, 6, 21, kernel, **keywords)
+
+
+def test_strides_that_divide_the_dilation() -> None:
+    """Only channels_last: columns must lie side by side."""
+    check("channels_last", 2, (15, 17), 6, 21, (3, 3), padding=(1, 2), dilation=2, stride=2)
+    check("channels_last", 2, (15, 17), 6, 21, (3, 5), padding=(-1, 3), dilation=(3, 4), stride=(3, 2))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -185,11 +195,12 @@ def test_a_remembered_call_heeds_the_precision() -> None:
 @pytest.mark.parametrize(
     ("size", "channels", "kernel", "keywords", "reason"),
     [
-        ((56, 56), 64, (3, 3), {"stride": 2}, "strides of 1"),
+        ((56, 56), 64, (3, 3), {"stride": 2}, "strides of 1, or such that divide"),
         ((56, 56), 64, (1, 1), {}, "several taps"),
         ((56, 56), 64, (3, 3), {"groups": 32}, "times the work of plain sums"),
+        ((90, 90), 64, (10, 9), {}, "12 stretches"),
         ((4, 4), 4, (3, 3), {}, "times the work of plain sums"),
-        ((56, 56), 64, (3, 1), {"layout": "channels_first"}, "side by side"),
+        ((56, 56), 64, (3, 1), {"layout": "channels_first"}, "along the last axis"),
     ],
 )
 def test_refusals(size: tuple[int, ...], channels: int, kernel: tuple[int, ...], keywords: dict[str, Any], reason: str) -> None:

@@ -1,7 +1,8 @@
 """pullback: exact gradients of convolution and pooling for NumPy arrays, under named rules.
 
 Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtypes), `problem`, `registry`,
-`settings` (threads, precision), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects `tfjs` and `ort`.
+`settings` (threads, precision), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects
+`tfjs` and `ort`.
 """
 
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input

@@ -109,7 +109,8 @@ def register_kernel(
     """Add a kernel to the end of the list of (op, backend), or in front of the kernel named `before`.
 
     `accepts(problem)` returns None or the reason for refusing. `run(problem, *arrays)` gets validated arrays (any strides,
-    possibly read-only) and returns new ones. `error`: see Kernel; one above 0 must refuse under precision "exact". A name already taken for this op and backend is a ValueError.
+    possibly read-only) and returns new ones. A kernel with an `error` (see Kernel) must refuse under precision "exact". A name
+    already taken for this op and backend is a ValueError.
     """
     global _changes
     kernel = Kernel(op, backend, name, accepts, run, error)

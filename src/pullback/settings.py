@@ -1,4 +1,7 @@
-"""How many threads the ops use, how exact they are, and the memory they keep: imports nothing heavy, so that `import pullback` stays quick."""
+"""How many threads the ops use, how exact they are, and the memory they keep.
+
+Imports nothing heavy, so that `import pullback` stays quick.
+"""
 
 from __future__ import annotations
 

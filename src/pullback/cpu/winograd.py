@@ -7,7 +7,8 @@ import numpy as np
 from pullback.cpu.memory import new_array
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
-from pullback.cpu.winograd_plans import axes_of, filter_plan, forward_plan, packed_filter, shape_of
+from pullback.cpu.winograd_plans import convolve_plans
+from pullback.cpu.winograd_shapes import axes_of, shape_of
 from pullback.problem import Problem
 from pullback.registry import CPU, kernels_for, register_kernel
 from pullback.rules import Array
@@ -15,6 +16,7 @@ from pullback.settings import current_precision
 
 NAME = "winograd"
 ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 20 are measured
+MOST_STRETCHES = 9
 BYTES = np.dtype(np.uint8)
 
 
@@ -24,17 +26,21 @@ def _address(array: Array) -> int:
 
 def accepts(problem: Problem) -> str | None:
     """Why not, in words."""
-    window = problem.window
+    window, axes = problem.window, axes_of(problem.window)
     if current_precision() == "exact":
         return 'its transforms err by more than plain sums do, and precision "exact" asks for those'
     if 0 in problem.input_shape or 0 in problem.output_shape:
         return "there is nothing to compute in an empty array"
-    axes = axes_of(window)
-    if axes is None or any(s != 1 for s in window.stride):
-        return "it is for strides of 1 and windows of several taps along one or two axes, or three"
-    if problem.layout == "channels_first" and axes.columns != window.rank - 1:
-        return "in channels_first it needs several taps along the last axis, whose cells lie side by side"
-    return unpaid(problem)
+    if axes is None:
+        return "it is for windows of several taps along one or two axes, or three"
+    if any(d % s for d, s in zip(window.dilation, window.stride, strict=True)):
+        return "it is for strides of 1, or such that divide the dilation"
+    shape = shape_of(problem, problem.op == "conv_grad_input")
+    if shape is None:
+        return "in channels_first it needs several taps and a stride of 1 along the last axis, or no window reads a cell"
+    if shape.stretches > MOST_STRETCHES:
+        return f"its window makes {shape.stretches} stretches of taps, which need too much memory"
+    return unpaid(problem, shape)
 
 
 def _otherwise(problem: Problem, *arrays: Array) -> Array:
@@ -48,14 +54,19 @@ def _otherwise(problem: Problem, *arrays: Array) -> Array:
 
 
 def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> Array:
-    source, filter = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    plans = convolve_plans(problem, flipped)
     target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
-    packed = new_array((packed_filter(shape_of(problem, flipped)).total,), BYTES)
-    faults = np.zeros(1, np.int64)
-    filter_plan(problem, flipped).run(f=_address(filter), packed=_address(packed))
-    forward_plan(problem, flipped).run(x=_address(source), packed=_address(packed), y=_address(target), faults=_address(faults))
+    if plans.leaves_cells:
+        target.fill(0)
+    packed, faults = new_array((plans.packed_bytes,), BYTES), np.zeros(1, np.int64)
+    plans.filter.run(f=_address(weights), packed=_address(packed))
+    plans.forward.run(
+        x=_address(source) + plans.source_start, packed=_address(packed), y=_address(target) + plans.target_start,
+        faults=_address(faults),
+    )  # fmt: skip
     if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
-        return _otherwise(problem, source, filter)
+        return _otherwise(problem, source, weights)
     return target
 
 
@@ -73,7 +84,7 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     df = new_array(problem.filter_shape, problem.dtype)
     sums = new_array((plans.sum_bytes,), BYTES)
     faults = np.zeros(1, np.int64)
-    plans.share.run(x=_address(x), dy=_address(dy), sums=_address(sums))
+    plans.share.run(x=_address(x) + plans.x_start, dy=_address(dy), sums=_address(sums))
     plans.finish.run(sums=_address(sums), df=_address(df), faults=_address(faults))
     return _otherwise(problem, dy, x) if faults[0] else df
 

@@ -8,20 +8,8 @@ from functools import lru_cache
 from pullback.cpu.compiler import code
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
-from pullback.cpu.winograd_plans import (
-    DEPTH_BLOCK,
-    Shape,
-    aligned,
-    axes_of,
-    evenly,
-    filter_steps,
-    geometry,
-    register_tile,
-    shape_of,
-    stage_bytes,
-    tap_numbers,
-    variant,
-)
+from pullback.cpu.winograd_plans import DEPTH_BLOCK, evenly, filter_steps, geometry, stage_bytes, tap_numbers, variant
+from pullback.cpu.winograd_shapes import Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 
 KERNELS = "winograd_filter_gradient"
@@ -73,11 +61,13 @@ class GradientPlans:
     share: Plan
     finish: Plan
     sum_bytes: int  # of all shares
+    x_start: int  # where its first cell lies
 
 
 @lru_cache(maxsize=1024)
 def gradient_plans(problem: Problem) -> GradientPlans:
     shape, axes = shape_of(problem, False), axes_of(problem.window)
+    assert shape is not None
     assert axes is not None
     cell, lanes, cut = machine().vector_bytes, shape.lanes, cut_gradient(shape)
     block, depth_block, sum_pitch = cut.block, cut.depth_block, cut.sum_pitch
@@ -113,4 +103,4 @@ def gradient_plans(problem: Problem) -> GradientPlans:
         cells + (1 + aligned(problem.window.tap_count, lanes)) * cell, pieces * sum_bytes,
         given | {"table_start": table_of_taps, "stage_start": cells, "depth": shape.sets, "taps": problem.window.tap_count},
     )  # fmt: skip
-    return GradientPlans(share, finish, pieces * sum_bytes)
+    return GradientPlans(share, finish, pieces * sum_bytes, shape.source.start_bytes)

@@ -1,8 +1,7 @@
-"""Plans of the Winograd kernels: a convolution at stride 1 as tiles over two axes, with taps summed over a third."""
+"""Plans of the Winograd convolution and input gradient: the transformed filter, and blocks of tiles."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,157 +11,15 @@ import numpy as np
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.winograd_shapes import TAPS, Axes, Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 from pullback.window import Window
 
 KERNELS = "winograd"
-TAPS = 3  # of a transformed axis at a time: a longer window is cut into stretches of so many
-OUTPUTS = 4  # of a tile along a transformed axis
 BLOCK_BYTES = 448 << 10  # transformed tiles of a block: with their products they stay in the second-level cache
 FEWEST_TILES, MOST_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block
 FILTER_CHUNK = 16  # summed channels of a piece of the filter
-
-
-@dataclass(frozen=True)
-class Axes:
-    """Which spatial axis is the depth, whose taps are summed, and which two are transformed; None for one that is not there."""
-
-    depth: int | None
-    rows: int | None
-    columns: int | None
-
-    def pick(self, values: tuple[int, ...], missing: int) -> tuple[int, int, int]:
-        return tuple(missing if axis is None else values[axis] for axis in (self.depth, self.rows, self.columns))  # type: ignore[return-value]
-
-
-def axes_of(window: Window) -> Axes | None:
-    """The last two axes with several taps are transformed, or the only one; None where more than one axis is left."""
-    several = [axis for axis, k in enumerate(window.kernel) if k > 1]
-    chosen = several[-2:]
-    rest = [axis for axis in range(window.rank) if axis not in chosen]
-    if not chosen or len(rest) > 1:
-        return None
-    return Axes(rest[0] if rest else None, chosen[0] if len(chosen) > 1 else None, chosen[-1])
-
-
-@dataclass(frozen=True)
-class Side:
-    """One array as the kernels see it: its depth, rows and columns, and the bytes between neighbours along each axis."""
-
-    depth: int
-    rows: int
-    columns: int
-    image_bytes: int
-    depth_bytes: int
-    row_bytes: int
-    column_bytes: int
-    channel_bytes: int
-    group_bytes: int
-
-    def arguments(self, name: str) -> dict[str, int]:
-        return {
-            f"{name}_group": self.group_bytes, f"{name}_image": self.image_bytes, f"{name}_depth": self.depth_bytes,
-            f"{name}_row": self.row_bytes, f"{name}_column": self.column_bytes, f"{name}_channel": self.channel_bytes,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A problem as the kernels see it: tiles of the target, which reads the source through the filter."""
-
-    source: Side
-    target: Side
-    outputs: tuple[int, int]  # of a tile, down and across
-    taps: int  # along the depth
-    stretches_h: int  # of taps down and across
-    stretches_w: int
-    dilation: tuple[int, int, int]
-    pad: tuple[int, int, int]
-    batch: int
-    groups: int
-    summed: int  # channels of a group that are summed over, and those that are made
-    made: int
-    size: int
-    wide: int
-
-    @property
-    def lanes(self) -> int:
-        return machine().vector_bytes // self.wide
-
-    @property
-    def numbers(self) -> int:
-        """Products of a tile."""
-        return math.prod(m + TAPS - 1 if m > 1 else 1 for m in self.outputs)
-
-    @property
-    def stretches(self) -> int:
-        return self.stretches_h * self.stretches_w
-
-    @property
-    def sets(self) -> int:
-        """Sets of taps, each with a transformed filter of its own."""
-        return self.taps * self.stretches
-
-    @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles down and across an image, the residues of a dilated axis after one another."""
-        _, d_h, d_w = self.dilation
-        return (
-            _tiles(self.target.rows, self.outputs[0], d_h),
-            _tiles(self.target.columns, self.outputs[1], d_w),
-        )
-
-    @property
-    def positions(self) -> int:
-        return self.batch * math.prod(self.tiles)
-
-
-def _tiles(size: int, outputs: int, d: int) -> int:
-    return -(-size // (outputs * d)) * d
-
-
-def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int) -> Side:
-    last, item = problem.layout == "channels_last", problem.dtype.itemsize
-    cell = channels * item if last else item
-    steps = tuple(cell * math.prod(size[axis + 1 :]) for axis in range(len(size)))
-    channel = item if last else item * math.prod(size)
-    return Side(
-        *axes.pick(size, 1),
-        math.prod(size) * channels * item,
-        *axes.pick(steps, 0),
-        channel,
-        channels // problem.groups * channel,
-    )
-
-
-def shape_of(problem: Problem, flipped: bool) -> Shape:
-    """flipped: the input gradient, which reads dy through the filter turned round."""
-    window, axes = problem.window, axes_of(problem.window)
-    assert axes is not None
-    c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    source = _side(problem, axes, window.input_size, problem.channels_in)
-    target = _side(problem, axes, window.output_size, problem.channels_out)
-    kernel, dilation, pad = axes.pick(window.kernel, 1), axes.pick(window.dilation, 1), axes.pick(window.pad_low, 0)
-    if flipped:
-        source, target, c, m = target, source, m, c
-        pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))  # type: ignore[assignment]
-    return Shape(
-        source, target, (OUTPUTS if axes.rows is not None else 1, OUTPUTS), kernel[0], -(-kernel[1] // TAPS),
-        -(-kernel[2] // TAPS), dilation, pad, problem.batch, problem.groups, c, m, problem.dtype.itemsize, 8 if problem.dtype.name == "float64" else 4,
-    )  # fmt: skip
-
-
-def aligned(count: int, unit: int = 64) -> int:
-    return -(-count // unit) * unit
-
-
-def register_tile(made: int, lanes: int) -> tuple[int, int]:
-    """(rows, vectors) of the register tile that wastes the fewest lanes, the wider the better."""
-    registers = 32 if machine().vector_bytes == 64 else 16
-    needed = -(-made // lanes)
-    vectors = min(range(1, 6 if registers == 32 else 4), key=lambda v: (-(-needed // v) * v, -v))
-    return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
 
 
 def variant(problem: Problem, shape: Shape, kernel: str, module: str = KERNELS, **more: Any) -> Variant:
@@ -216,10 +73,9 @@ def filter_steps(problem: Problem) -> tuple[int, int, int, int]:
     return item, taps * item, c * taps * item, m * c * taps * item
 
 
-@lru_cache(maxsize=1024)
-def filter_plan(problem: Problem, flipped: bool) -> Plan:
+def filter_plan(problem: Problem, shape: Shape, flipped: bool) -> Plan:
     """The filter, transformed."""
-    shape, axes = shape_of(problem, flipped), axes_of(problem.window)
+    axes = axes_of(problem.window)
     assert axes is not None
     packed, cell = packed_filter(shape), machine().vector_bytes
     tap, c, m, group = filter_steps(problem)
@@ -229,10 +85,11 @@ def filter_plan(problem: Problem, flipped: bool) -> Plan:
         "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
         "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
         "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
-        "panel": packed.panel, "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
+        "panel": packed.panel,
+        "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
     scratch = stage + (1 + problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
-    compiled = code(variant(problem, shape, "filter", flipped=flipped))
+    compiled = code(variant(problem, shape, "transform_filter", flipped=flipped))
     return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
 
 
@@ -284,10 +141,8 @@ def cut_forward(shape: Shape) -> ForwardCut:
     return ForwardCut(block, depth_block, slots, pitch)
 
 
-@lru_cache(maxsize=1024)
-def forward_plan(problem: Problem, flipped: bool) -> Plan:
+def forward_plan(problem: Problem, shape: Shape) -> Plan:
     """The products, from the transformed filter."""
-    shape = shape_of(problem, flipped)
     source, target, packed, cell = shape.source, shape.target, packed_filter(shape), machine().vector_bytes
     cut = cut_forward(shape)
     block, depth_block, pitch = cut.block, cut.depth_block, cut.pitch
@@ -310,3 +165,25 @@ def forward_plan(problem: Problem, flipped: bool) -> Plan:
     rows, vectors = register_tile(shape.made, shape.lanes)
     compiled = code(variant(problem, shape, "forward", rows=rows, vectors=vectors))
     return make_plan(compiled, blocks * depth_blocks * shape.groups, scratch, moved, given)
+
+
+@dataclass(frozen=True)
+class ConvolvePlans:
+    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie."""
+
+    filter: Plan
+    forward: Plan
+    packed_bytes: int
+    source_start: int
+    target_start: int
+    leaves_cells: bool  # whether some cells of the target are not written
+
+
+@lru_cache(maxsize=1024)
+def convolve_plans(problem: Problem, flipped: bool) -> ConvolvePlans:
+    shape = shape_of(problem, flipped)
+    assert shape is not None
+    return ConvolvePlans(
+        filter_plan(problem, shape, flipped), forward_plan(problem, shape), packed_filter(shape).total,
+        shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
+    )  # fmt: skip

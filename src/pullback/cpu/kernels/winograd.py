@@ -1,7 +1,8 @@
 """Winograd convolution at stride 1: transformed filter, and blocks of tiles transformed, multiplied and transformed back in cache.
 
 The tiles lie over two axes (or one, its tiles being one cell high), 3 taps at a time: of a longer window, each stretch of 3 taps
-has transformed tiles of its own. Stretches and the taps of a third axis, the depth, are summed between the transforms. An input gradient is the same with the filter flipped and its channels exchanged.
+has transformed tiles of its own. Stretches and the taps of a third axis, the depth, are summed between the transforms. An input
+gradient is the same with the filter flipped and its channels exchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def build(
     first: bool = False,
     flipped: bool = False,
 ) -> dict[str, Any]:
-    """outputs_h, outputs_w: outputs of a tile along each axis. rows, vectors: the register tile. flipped: for the input gradient."""
+    """outputs_h, outputs_w: outputs of a tile along each axis; rows, vectors: the register tile; flipped: the input gradient."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     NUMBERS = len(INPUT[outputs_h]) * len(INPUT[outputs_w])
     TAPS = len(FILTER[outputs_h][0]) * len(FILTER[outputs_w][0])
@@ -43,7 +44,7 @@ def build(
         for w in range(0, cells, V):
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
-    def filter(
+    def transform_filter(
         piece, scratch, f, packed, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
         tap_at, panel, step, panel_bytes, packed_group, stage_start,
     ):  # fmt: skip
@@ -86,7 +87,7 @@ def build(
                     gather(table, 0, target + k * panel * WIDE, step, V if staged else n)
 
     @outline
-    def multiply(source, step, pitch, offsets, taps, summed, filter, filter_step, target, target_step, count):
+    def multiply(source, step, pitch, offsets, taps, summed, packed, filter_step, target, target_step, count):
         """The products of all numbers: `count` tiles by the taps and channels of the sources, one panel of results."""
         stay_outline()
         parts = (count + rows - 1) // rows
@@ -96,14 +97,15 @@ def build(
                 many = (count - done + parts - part - 1) // (parts - part)
                 tiles(
                     many, source + number * step + done * pitch, offsets, taps, summed, pitch, WIDE,
-                    filter + number * filter_step, PANEL * WIDE,
+                    packed + number * filter_step, PANEL * WIDE,
                     target + number * target_step + done * PANEL * WIDE, PANEL * WIDE, PANEL, 0,
                 )  # fmt: skip
                 done += many
 
     def forward(
         piece, scratch, x, packed, y, faults, blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w, d_d, d_h, d_w, pad_d, pad_h, pad_w,
+        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w,
+        d_d, d_h, d_w, pad_d, pad_h, pad_w,
         summed, made, x_group, x_image, x_depth, x_row, x_column, x_channel, y_group, y_image, y_depth, y_row, y_column, y_channel,
         filter_step, panel_bytes, packed_group, pitch, offset_start, table_start, zeros_start, stage_start, stage_row,
         product_start,
@@ -135,8 +137,8 @@ def build(
                 for e in range(stretches):
                     read(
                         x + group * x_group + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
-                        in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w, summed,
-                        scratch + (e * slots + s) * slot, step, pitch, zeros, table, stage, stage_row,
+                        in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w,
+                        summed, scratch + (e * slots + s) * slot, step, pitch, zeros, table, stage, stage_row,
                     )  # fmt: skip
         dump = zeros  # where nothing is read any more when results are written
         for panel in range((made + PANEL - 1) // PANEL):
@@ -150,7 +152,8 @@ def build(
                     t1 -= 1
                 multiply(
                     scratch + (z - z0) * slot, step, pitch, offsets + 8 * t0 * stretches, (t1 - t0) * stretches, summed,
-                    own + t0 * stretches * summed * PANEL * WIDE, filter_step, products + (z - z0) * product_slot, product_step, count,
+                    own + t0 * stretches * summed * PANEL * WIDE, filter_step,
+                    products + (z - z0) * product_slot, product_step, count,
                 )  # fmt: skip
             for z in range(z0, z1):
                 odd |= write(
@@ -162,4 +165,4 @@ def build(
             if odd != 0:
                 put_int(faults, 1)
 
-    return {"filter": filter, "forward": forward}
+    return {"transform_filter": transform_filter, "forward": forward}

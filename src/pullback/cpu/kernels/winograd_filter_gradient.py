@@ -1,4 +1,4 @@
-"""The filter gradient by Winograd: tiles of x and of dy transformed, multiplied with the tiles as the summed axis, turned back once.
+"""The filter gradient by Winograd: tiles of x and of dy transformed, multiplied and summed over all tiles, turned back once.
 
 Each piece adds its share of the tiles to sums of its own; `finish` adds those of all shares, in order, and makes the gradient.
 """
@@ -53,7 +53,8 @@ def build(
     def share(
         piece, scratch, x, dy, sums, sum_bytes, sum_step, sum_pitch, shares, x_blocks, dy_blocks, x_block, dy_block,
         blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w, d_d, d_h, d_w, pad_d, pad_h, pad_w,
+        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w,
+        d_d, d_h, d_w, pad_d, pad_h, pad_w,
         channels, made, x_group, x_image, x_depth, x_row, x_column, x_channel,
         dy_group, dy_image, dy_depth, dy_row, dy_column, dy_channel,
         x_pitch, dy_start, offset_start, table_start, zeros_start, stage_start, stage_row,
