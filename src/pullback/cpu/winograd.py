@@ -7,7 +7,7 @@ import numpy as np
 from pullback.cpu.memory import new_array
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
-from pullback.cpu.winograd_plans import convolve_plans
+from pullback.cpu.winograd_plans import convolve_plans, cut_forward
 from pullback.cpu.winograd_shapes import axes_of, shape_of
 from pullback.problem import Problem
 from pullback.registry import CPU, kernels_for, register_kernel
@@ -16,7 +16,7 @@ from pullback.settings import current_precision
 
 NAME = "winograd"
 ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 20 are measured
-MOST_STRETCHES = 9
+FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
 
 
@@ -38,8 +38,8 @@ def accepts(problem: Problem) -> str | None:
     shape = shape_of(problem, problem.op == "conv_grad_input")
     if shape is None:
         return "in channels_first it needs several taps and a stride of 1 along the last axis, or no window reads a cell"
-    if shape.stretches > MOST_STRETCHES:
-        return f"its window makes {shape.stretches} stretches of taps, which need too much memory"
+    if cut_forward(shape).block < min(FEWEST_TILES, shape.positions) and shape.target.depth == 1:
+        return "so few transformed tiles of so many taps and channels fit into memory that the filter would be read too often"
     return unpaid(problem, shape)
 
 

@@ -48,7 +48,9 @@ def _transforms(problem: Problem, shape: Shape, depth_block: int) -> tuple[float
 
 def forward_cost(problem: Problem, shape: Shape) -> float:
     lanes = shape.lanes
-    tiles, read, write = _transforms(problem, shape, cut_forward(shape).depth_block)
+    cut = cut_forward(shape)
+    tiles, read, write = _transforms(problem, shape, cut.depth_block)
+    read *= -(-shape.made // (cut.panel_block * packed_filter(shape).panel))
     products = tiles * shape.numbers * (shape.sets * shape.summed + TERMS) * _padded_vectors(shape.made, lanes) * SLOWER
     moved = tiles * (2 * TABLE + read * _vectors(shape.summed, lanes) + write * _vectors(shape.made, lanes))
     filters = shape.groups * shape.sets * shape.summed * _vectors(shape.made, lanes) * shape.numbers

@@ -8,7 +8,16 @@ from functools import lru_cache
 from pullback.cpu.compiler import code
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
-from pullback.cpu.winograd_plans import DEPTH_BLOCK, evenly, filter_steps, geometry, stage_bytes, tap_numbers, variant
+from pullback.cpu.winograd_plans import (
+    DEPTH_BLOCK,
+    MOST_BYTES,
+    evenly,
+    filter_steps,
+    geometry,
+    stage_bytes,
+    tap_numbers,
+    variant,
+)
 from pullback.cpu.winograd_shapes import Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 
@@ -16,7 +25,7 @@ KERNELS = "winograd_filter_gradient"
 MOST_CHANNELS = 128  # of a block: more would need sums beyond the second-level cache, fewer transform each tile more often
 BLOCK_BYTES = 640 << 10  # transformed tiles of x, or of dy, in a block
 FEWEST_TILES, MOST_TILES = 32, 96  # of a block: with few, the sums are loaded and stored too often
-SHARE_TILES = 128  # of a share at least: each has sums of its own, to be cleared and added up
+SHARE_TILES = 48  # of a share at least: each has sums of its own, to be cleared and added up
 MOST_PIECES = 8  # shares times blocks of channels, where there are not more of these
 
 
@@ -46,8 +55,9 @@ def cut_gradient(shape: Shape) -> GradientCut:
     rows, vectors = register_tile(dy_block, lanes)
     x_pitch, sum_pitch = aligned(x_block, lanes) * wide, aligned(dy_block, vectors * lanes) * wide
     slots = depth_block + (shape.taps - 1) * shape.dilation[0]
-    fit = BLOCK_BYTES // (shape.numbers * max(x_pitch * slots * shape.stretches, sum_pitch * depth_block))
-    block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), shape.dilation[2])
+    tile_bytes = shape.numbers * max(x_pitch * slots * shape.stretches, sum_pitch * depth_block)
+    most = max(min(BLOCK_BYTES // tile_bytes, MOST_TILES), min(-(-FEWEST_TILES // depth_block), MOST_BYTES // tile_bytes), 1)
+    block = evenly(shape.positions, most, shape.dilation[2])
     units = -(-shape.positions // block) * -(-shape.target.depth // depth_block)
     tiles = shape.positions * shape.target.depth
     shares = max(1, min(MOST_PIECES // (shape.groups * x_blocks * dy_blocks), tiles // SHARE_TILES, units))
@@ -93,7 +103,7 @@ def gradient_plans(problem: Problem) -> GradientPlans:
         "tap_at": tap_numbers(problem.window, axes, False), "tap_bytes": tap, "channel_bytes": c, "made_bytes": m,
         "group_bytes": group,
     }  # fmt: skip
-    moved = shape.batch * (shape.source.image_bytes + shape.target.image_bytes)
+    moved = shape.batch * (shape.source.image_bytes + shape.target.image_bytes) + pieces * sum_bytes
     share = make_plan(
         code(variant(problem, shape, "share", KERNELS, rows=cut.rows, vectors=cut.vectors)), pieces, stage_start + stage, moved,
         given | {"table_start": table_start, "stage_start": stage_start},

@@ -19,6 +19,8 @@ KERNELS = "winograd"
 BLOCK_BYTES = 448 << 10  # transformed tiles of a block: with their products they stay in the second-level cache
 FEWEST_TILES, MOST_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block
+MOST_BYTES = 6 << 20  # of a block in any case
+FEWEST_PIECES = 4  # where there are enough results: pieces with different results of the same tiles transform these again
 FILTER_CHUNK = 16  # summed channels of a piece of the filter
 
 
@@ -124,10 +126,11 @@ def geometry(shape: Shape) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ForwardCut:
-    """Tile positions and output depths of a piece, and the bytes of a transformed tile's channels."""
+    """Tile positions, output depths and panels of results of a piece, and the bytes of a transformed tile's channels."""
 
     block: int
     depth_block: int
+    panel_block: int
     slots: int  # input depths that the output depths read
     pitch: int
 
@@ -136,9 +139,12 @@ def cut_forward(shape: Shape) -> ForwardCut:
     pitch = aligned(shape.summed, shape.lanes) * shape.wide
     depth_block = min(shape.target.depth, DEPTH_BLOCK)
     slots = depth_block + (shape.taps - 1) * shape.dilation[0]
-    fit = BLOCK_BYTES // (shape.numbers * pitch * slots * shape.stretches)
-    block = evenly(shape.positions, max(min(fit, MOST_TILES), -(-FEWEST_TILES // depth_block)), shape.dilation[2])
-    return ForwardCut(block, depth_block, slots, pitch)
+    tile_bytes = shape.numbers * pitch * slots * shape.stretches
+    most = max(min(BLOCK_BYTES // tile_bytes, MOST_TILES), min(-(-FEWEST_TILES // depth_block), MOST_BYTES // tile_bytes), 1)
+    block = evenly(shape.positions, most, shape.dilation[2])
+    pieces = shape.groups * -(-shape.positions // block) * -(-shape.target.depth // depth_block)
+    panels = -(-shape.made // packed_filter(shape).panel)
+    return ForwardCut(block, depth_block, -(-panels // -(-FEWEST_PIECES // pieces)), slots, pitch)
 
 
 def forward_plan(problem: Problem, shape: Shape) -> Plan:
@@ -147,6 +153,7 @@ def forward_plan(problem: Problem, shape: Shape) -> Plan:
     cut = cut_forward(shape)
     block, depth_block, pitch = cut.block, cut.depth_block, cut.pitch
     depth_blocks, blocks = -(-target.depth // depth_block), -(-shape.positions // block)
+    panel_blocks = -(-shape.made // (cut.panel_block * packed.panel))
     stage_row, stage = stage_bytes(problem, shape, block)
     product_start = aligned(shape.numbers * (shape.stretches * cut.slots * block * pitch + cell))
     offset_start = product_start + aligned(shape.numbers * (depth_block * block * packed.panel * shape.wide + cell))
@@ -156,15 +163,16 @@ def forward_plan(problem: Problem, shape: Shape) -> Plan:
     scratch = stage_start + stage
     given = geometry(shape) | source.arguments("x") | target.arguments("y") | {
         "x": None, "packed": None, "y": None, "faults": None, "blocks": blocks, "depth_blocks": depth_blocks, "block": block,
-        "depth_block": depth_block, "summed": shape.summed, "made": shape.made,
+        "depth_block": depth_block, "panel_blocks": panel_blocks, "panel_block": cut.panel_block,
+        "summed": shape.summed, "made": shape.made,
         "filter_step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "pitch": pitch,
         "offset_start": offset_start, "table_start": table_start, "zeros_start": zeros_start, "stage_start": stage_start,
         "stage_row": stage_row, "product_start": product_start,
     }  # fmt: skip
-    moved = shape.batch * (source.image_bytes + target.image_bytes)
+    moved = shape.batch * (source.image_bytes + target.image_bytes) + packed.total
     rows, vectors = register_tile(shape.made, shape.lanes)
     compiled = code(variant(problem, shape, "forward", rows=rows, vectors=vectors))
-    return make_plan(compiled, blocks * depth_blocks * shape.groups, scratch, moved, given)
+    return make_plan(compiled, blocks * depth_blocks * panel_blocks * shape.groups, scratch, moved, given)
 
 
 @dataclass(frozen=True)

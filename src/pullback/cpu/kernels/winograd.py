@@ -103,16 +103,18 @@ def build(
                 done += many
 
     def forward(
-        piece, scratch, x, packed, y, faults, blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
+        piece, scratch, x, packed, y, faults, blocks, depth_blocks, panel_blocks, block, depth_block, panel_block,
+        positions, tiles_h, tiles_w,
         in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w,
         d_d, d_h, d_w, pad_d, pad_h, pad_w,
         summed, made, x_group, x_image, x_depth, x_row, x_column, x_channel, y_group, y_image, y_depth, y_row, y_column, y_channel,
         filter_step, panel_bytes, packed_group, pitch, offset_start, table_start, zeros_start, stage_start, stage_row,
         product_start,
     ):  # fmt: skip
-        """One block of tile positions through a few output depths, of one group."""
-        group = piece // (blocks * depth_blocks)
-        position, z0 = piece // depth_blocks % blocks * block, piece % depth_blocks * depth_block
+        """One block of tile positions through a few output depths, of one group: all panels of results, or a block of them."""
+        unit, first_panel = piece // panel_blocks, piece % panel_blocks * panel_block
+        group = unit // (blocks * depth_blocks)
+        position, z0 = unit // depth_blocks % blocks * block, unit % depth_blocks * depth_block
         count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
         offsets, table, zeros, stage = (
             scratch + offset_start,
@@ -141,7 +143,7 @@ def build(
                         summed, scratch + (e * slots + s) * slot, step, pitch, zeros, table, stage, stage_row,
                     )  # fmt: skip
         dump = zeros  # where nothing is read any more when results are written
-        for panel in range((made + PANEL - 1) // PANEL):
+        for panel in range(first_panel, min(first_panel + panel_block, (made + PANEL - 1) // PANEL)):
             own = packed + group * packed_group + panel * panel_bytes
             odd = 0
             for z in range(z0, z1):
