@@ -15,7 +15,7 @@ from pullback.rules import Array
 from pullback.settings import current_precision
 
 NAME = "winograd"
-ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 20 are measured
+ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 40 are measured
 FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
 
