@@ -235,6 +235,23 @@ def difference(got: np.ndarray, exact: np.ndarray, dtype: np.dtype[Any]) -> str 
     return f"{wrong.sum()} of {wrong.size} differ, first at {where}: got {a[where]}, expected {b[where]}"
 
 
+def beyond_norm(got: np.ndarray, exact: np.ndarray, absolute: np.ndarray, error: float, dtype: np.dtype[Any]) -> str | None:
+    """Whether the finite results err by more than `error` by norm, relative to sums of absolute values; the others must be alike.
+
+    For kernels whose arithmetic is not that of plain sums: a single result near 0 may be all error, many results may not.
+    """
+    expected = exact.astype(dtype)
+    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+        return f"got {got.dtype} {got.shape}, expected {expected.dtype} {expected.shape}"
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return "infinities and NaN are not where they should be"
+    rounding = float(ml_dtypes.finfo(dtype).eps) if dtype.itemsize == 2 else 0.0
+    off, scale = float(np.linalg.norm(a[finite] - exact[finite])), float(np.linalg.norm(absolute[finite]))
+    return None if off <= (error + rounding) * scale else f"error {off:.3g} by norm over {error + rounding:.3g} of {scale:.3g}"
+
+
 def beyond_bound(got: np.ndarray, exact: np.ndarray, absolute: np.ndarray, terms: int, dtype: np.dtype[Any]) -> str | None:
     """Whether |err| > terms * eps * absolute, eps that of the sums, plus one rounding to a half-precision result."""
     if got.dtype != dtype or got.shape != exact.shape:

@@ -21,8 +21,13 @@ settings.load_profile("pullback")
 
 
 @pytest.fixture
-def kernel_under_test(request: pytest.FixtureRequest) -> Iterator[KernelUnderTest]:
-    """The kernel that `kernels_of` chose. A test whose every case it refused has shown nothing, and fails."""
+def kernel_under_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelUnderTest]:
+    """The kernel that `kernels_of` chose. A test whose every case it refused has shown nothing, and fails.
+
+    Winograd refuses small problems because they do not pay, which is no reason here.
+    """
+    if pb.backends() != ("reference",):
+        monkeypatch.setattr("pullback.cpu.winograd.unpaid", lambda problem, shape: None)
     under_test = KernelUnderTest(*request.param)
     yield under_test
     assert under_test.accepted, f"{under_test.name} refused every case: {under_test.refusals}"

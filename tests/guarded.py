@@ -83,7 +83,10 @@ def sizes() -> tuple[int, ...]:
 def cases(dtype: Any) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
     """Each axis in turn around the vector width, the others small; but few channels, and enough for a vector."""
     some = (2, machine().vector_bytes // 4 + 3)
-    for size, axis, few, layout, options in itertools.product(sizes(), range(3), some, LAYOUTS, WINDOWS):
+    many = 8 * machine().vector_bytes // 4  # channels that some kernels take at once
+    for size, axis, few, layout, options in itertools.product((*sizes(), many, many + 1), range(3), some, LAYOUTS, WINDOWS):
+        if size >= many and axis != 0:
+            continue
         channels, height, width = (size if place == axis else small for place, small in enumerate((few, 5, 3)))
         if axis == 0 and few != some[0] and options["window"]:
             continue

@@ -32,6 +32,11 @@ class KernelUnderTest:
     accepted: int = 0
     refusals: list[str] = field(default_factory=list)
 
+    def relative_error(self, dtype: Any) -> float:
+        """What the kernel's results may err by, by norm, beyond the rounding of plain sums; 0 for all but Winograd's."""
+        [kernel] = [k for k in kernels_for(self.op, self.backend) if (k.backend, k.name) == (self.backend, self.name)]
+        return kernel.relative_error(dtype)
+
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         with pb.backend(self.backend), pb.kernel(self.name):
             try:

@@ -1,7 +1,8 @@
 """pullback: exact gradients of convolution and pooling for NumPy arrays, under named rules.
 
 Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtypes), `problem`, `registry`,
-`settings` (threads), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects `tfjs` and `ort`.
+`settings` (threads, precision), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects
+`tfjs` and `ort`.
 """
 
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
@@ -23,7 +24,7 @@ from pullback.registry import (
     register_kernel,
     unregister_kernel,
 )
-from pullback.settings import get_num_threads, release_memory, set_num_threads, threads
+from pullback.settings import get_num_threads, precision, release_memory, set_num_threads, threads
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "max_pool_grad",
     "max_pool_grad_from_indices",
     "max_pool_grad_from_winners",
+    "precision",
     "register_kernel",
     "release_memory",
     "set_num_threads",

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pullback.problem import AnyProblem
+from pullback.settings import current_precision
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
@@ -41,13 +42,18 @@ class KernelError(RuntimeError):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A registered kernel."""
+    """A registered kernel. `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding."""
 
     op: str
     backend: str
     name: str
     accepts: Accepts
     run: Run
+    error: float = 0.0
+
+    def relative_error(self, dtype: Any) -> float:
+        """`error` as a number, for results of this type; half-precision results are summed in float32."""
+        return self.error * (2.0**-52 if dtype.name == "float64" else 2.0**-23)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,9 @@ class Explanation:
         taken = False
         for verdict in self.verdicts:
             label = f"{verdict.kernel.backend}/{verdict.kernel.name}"
+            error = verdict.kernel.relative_error(p.dtype)
+            if error:
+                label += f' (relative error up to about {error:.0e}; not under precision "exact")'
             if verdict.reason is not None:
                 lines.append(f"  refused   {label}: {verdict.reason}")
             else:
@@ -94,14 +103,17 @@ _backend: ContextVar[str | None] = ContextVar("pullback_backend", default=None)
 _kernel_name: ContextVar[str | None] = ContextVar("pullback_kernel", default=None)
 
 
-def register_kernel(op: str, backend: str, name: str, accepts: Accepts, run: Run, *, before: str | None = None) -> Kernel:
+def register_kernel(
+    op: str, backend: str, name: str, accepts: Accepts, run: Run, *, before: str | None = None, error: float = 0.0
+) -> Kernel:
     """Add a kernel to the end of the list of (op, backend), or in front of the kernel named `before`.
 
     `accepts(problem)` returns None or the reason for refusing. `run(problem, *arrays)` gets validated arrays (any strides,
-    possibly read-only) and returns new ones. A name already taken for this op and backend is a ValueError.
+    possibly read-only) and returns new ones. A kernel with an `error` (see Kernel) must refuse under precision "exact". A name
+    already taken for this op and backend is a ValueError.
     """
     global _changes
-    kernel = Kernel(op, backend, name, accepts, run)
+    kernel = Kernel(op, backend, name, accepts, run, error)
     _load()
     with _lock:
         kernels = _kernels.get((op, backend), [])
@@ -259,6 +271,6 @@ def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
     return chosen_kernel(problem).run(problem, *arrays)
 
 
-def selection() -> tuple[str, str | None, int]:
-    """What the choice of a kernel depends on beside the problem: backend, kernel asked for, state of the lists."""
-    return current_backend(), _kernel_name.get(), _changes
+def selection() -> tuple[str, str | None, str, int]:
+    """What the choice of a kernel depends on beside the problem: backend, kernel asked for, precision, state of the lists."""
+    return current_backend(), _kernel_name.get(), current_precision(), _changes

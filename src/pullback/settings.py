@@ -1,4 +1,7 @@
-"""How many threads the ops use, and the memory they keep: imports nothing heavy, so that `import pullback` stays quick."""
+"""How many threads the ops use, how exact they are, and the memory they keep.
+
+Imports nothing heavy, so that `import pullback` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ from typing import Any
 
 THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
 MOST_THREADS = 1024
+PRECISION_VARIABLE = "PULLBACK_PRECISION"
+PRECISIONS = ("fast", "exact")
 
 _default: int | None = None
 _inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
+_precision: ContextVar[str | None] = ContextVar("pullback_precision", default=None)
 
 
 def cores() -> int:
@@ -64,6 +70,31 @@ def threads(n: int) -> Iterator[None]:
         yield
     finally:
         _inside.reset(token)
+
+
+def _checked_precision(who: str, name: Any) -> str:
+    if name not in PRECISIONS:
+        raise ValueError(f"{who}: unknown precision {name!r}; there are {', '.join(PRECISIONS)}")
+    return str(name)
+
+
+def current_precision() -> str:
+    """The precision in force: that of the innermost `with precision(...)`, $PULLBACK_PRECISION, else "fast"."""
+    chosen = _precision.get()
+    if chosen is not None:
+        return chosen
+    asked = os.environ.get(PRECISION_VARIABLE)
+    return _checked_precision(PRECISION_VARIABLE, asked) if asked else PRECISIONS[0]
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Inside the block, "exact" uses no kernel that errs by more than the rounding of a plain sum (Winograd); "fast" may."""
+    token = _precision.set(_checked_precision("precision", name))
+    try:
+        yield
+    finally:
+        _precision.reset(token)
 
 
 def release_memory() -> int:

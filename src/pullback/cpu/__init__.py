@@ -1,7 +1,7 @@
 """The cpu backend: kernels in Python compiled to vector instructions, run on a thread pool of our own.
 
 kernels/ (the sources) · machine (what this CPU is) · compiler (object code, disk cache) · threads (the pool) · plan (a kernel with
-its arguments) · pool, pool_tables (pooling) · conv, conv_sweep (convolution).
+its arguments) · pool, pool_tables (pooling) · conv, conv_sweep, winograd (convolution).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import conv, pool  # noqa: F401 - conv registers its own kernels
+from pullback.cpu import conv, pool, winograd
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
@@ -100,3 +100,5 @@ _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
 _register("avg_pool_grad", "phases", _not_empty, pool.avg_pool_grad, PHASES)
+winograd.register()  # before the plain convolutions: where it accepts, it is faster
+conv.register()

@@ -67,7 +67,8 @@ def few_channels(problem: Problem) -> str | None:
     return refused
 
 
-for _op in ("conv", "conv_grad_input"):
-    register_kernel(_op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
-    register_kernel(_op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
-register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)
+def register() -> None:
+    for op in ("conv", "conv_grad_input"):
+        register_kernel(op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
+        register_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
+    register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

@@ -299,10 +299,10 @@ def _same(ptr: Any, per_entry: Any) -> Any:
     return same
 
 
-# Costs in nanoseconds per input element on one core, from measurements of the kernels over many shapes: outputs per input element
-# times what adding one to its winner costs, or times the taps, which is how many windows each cell must ask.
+# Costs in nanoseconds per input element on one core, measured over many shapes. A scatter pays for every output it adds to its
+# winner; the others ask for every cell each window that covers it (`outputs` per input element times the taps).
 def _scatter_cost(outputs: float) -> float:
-    return 0.06 + 1.6 * outputs
+    return 0.1 + 1.05 * outputs
 
 
 def _outputs(problem: Problem) -> float:
@@ -310,12 +310,14 @@ def _outputs(problem: Problem) -> float:
 
 
 def prefers_gather(problem: Problem) -> bool:
-    """Whether asking every window about every cell, with vectors of channels, costs less than adding every output to its winner."""
+    """Whether asking, with vectors of channels, costs less than adding every output to its winner."""
     outputs, channels = _outputs(problem), problem.channels_in
+    asked = outputs * problem.window.tap_count
     four = lanes_at_once(8 if problem.dtype.name == "float64" else 4)
     rest, two = channels % four, four // 2
-    chunks = channels // four + rest // two - (-(rest % two) // (two // 2))  # as the kernel takes them
-    return (4 + 2.8 * chunks * outputs * problem.window.tap_count) / channels < _scatter_cost(outputs)
+    fewer = rest // two - (-(rest % two) // (two // 2))  # the loads of two registers or fewer that remain
+    cell = 5 + channels // four * (2.5 + 2.1 * asked) + fewer * (2.5 + 1.4 * asked)
+    return cell / channels < _scatter_cost(outputs)
 
 
 def prefers_phases(problem: Problem) -> bool:

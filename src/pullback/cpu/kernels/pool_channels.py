@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import fence, in_order, stream_bytes
+from pullback.cpu.kernels.native import LINE, fence, in_order, stream_bytes
 from pullback.cpu.kernels.pool_rules import make_loses, make_takes
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
@@ -157,6 +157,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         piece, scratch, dy, winners, dx, block, images, rows, cols, channels, source_image, stage, streams,
         row_ptr, row_src, row_tap, col_ptr, col_src, col_tap,
     ):  # fmt: skip
+        streams = streams and dx % LINE == 0
         first, last = piece * block, min(piece * block + block, images * rows)
         width = cols * channels * SIZE
         target = dx + first * width
@@ -253,6 +254,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         row_ptr, row_src, col_ptr, col_src, row_div, col_div, row_same, col_same,
     ):  # fmt: skip
         """row_div, col_div: one divisor per entry. row_same, col_same: that of a whole row or column, 0 if they differ."""
+        streams = streams and dx % LINE == 0
         first, last = piece * block, min(piece * block + block, images * rows)
         width = cols * channels * SIZE
         target = dx + first * width

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import fence
+from pullback.cpu.kernels.native import LINE, fence
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, stay_outline
 
@@ -127,6 +127,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
         ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
         """
+        streams = streams and dx % LINE == 0
         per_depth = blocks // in_depth
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
@@ -167,6 +168,7 @@ def build(lanes: Any) -> dict[str, Any]:
         low_h, places_h, low_w, places_w, area_start, area, d_ptr, d_src, row_div, col_div, uniform,
     ):  # fmt: skip
         """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed."""
+        streams = streams and dx % LINE == 0
         per_depth = blocks // in_depth
         areas, pitch, out_row = scratch + area_start, places_w * channels, cols * channels
         limit = dy + units // blocks * out_depth * out_rows * out_row * SIZE

@@ -1,0 +1,94 @@
+"""The Winograd kernels of the cpu backend: when they pay, and running them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pullback.cpu.memory import new_array
+from pullback.cpu.winograd_cost import unpaid
+from pullback.cpu.winograd_gradient import gradient_plans
+from pullback.cpu.winograd_plans import convolve_plans, cut_forward
+from pullback.cpu.winograd_shapes import axes_of, shape_of
+from pullback.problem import Problem
+from pullback.registry import CPU, kernels_for, register_kernel
+from pullback.rules import Array
+from pullback.settings import current_precision
+
+NAME = "winograd"
+ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 40 are measured
+FEWEST_TILES = 8  # of a block
+BYTES = np.dtype(np.uint8)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def accepts(problem: Problem) -> str | None:
+    """Why not, in words."""
+    window, axes = problem.window, axes_of(problem.window)
+    if current_precision() == "exact":
+        return 'its transforms err by more than plain sums do, and precision "exact" asks for those'
+    if 0 in problem.input_shape or 0 in problem.output_shape:
+        return "there is nothing to compute in an empty array"
+    if axes is None:
+        return "it is for windows of several taps along one or two axes, or three"
+    if any(d % s for d, s in zip(window.dilation, window.stride, strict=True)):
+        return "it is for strides of 1, or such that divide the dilation"
+    shape = shape_of(problem, problem.op == "conv_grad_input")
+    if shape is None:
+        return "in channels_first it needs several taps and a stride of 1 along the last axis, or no window reads a cell"
+    if cut_forward(shape).block < min(FEWEST_TILES, shape.positions) and shape.target.depth == 1:
+        return "so few transformed tiles of so many taps and channels fit into memory that the filter would be read too often"
+    return unpaid(problem, shape)
+
+
+def _otherwise(problem: Problem, *arrays: Array) -> Array:
+    """The next kernel that accepts: one that keeps infinities and NaN to what they touch."""
+    after = iter(kernels_for(problem.op, CPU))
+    for kernel in after:
+        if kernel.name == NAME:
+            break
+    result: Array = next(kernel for kernel in after if kernel.accepts(problem) is None).run(problem, *arrays)
+    return result
+
+
+def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> Array:
+    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
+    plans = convolve_plans(problem, flipped)
+    target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
+    if plans.leaves_cells:
+        target.fill(0)
+    packed, faults = new_array((plans.packed_bytes,), BYTES), np.zeros(1, np.int64)
+    plans.filter.run(f=_address(weights), packed=_address(packed))
+    plans.forward.run(
+        x=_address(source) + plans.source_start, packed=_address(packed), y=_address(target) + plans.target_start,
+        faults=_address(faults),
+    )  # fmt: skip
+    if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
+        return _otherwise(problem, source, weights)
+    return target
+
+
+def conv(problem: Problem, x: Array, filter: Array) -> Array:
+    return _convolve(problem, x, filter, False)
+
+
+def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
+    return _convolve(problem, dy, filter, True)
+
+
+def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
+    plans = gradient_plans(problem)
+    df = new_array(problem.filter_shape, problem.dtype)
+    sums = new_array((plans.sum_bytes,), BYTES)
+    faults = np.zeros(1, np.int64)
+    plans.share.run(x=_address(x) + plans.x_start, dy=_address(dy), sums=_address(sums))
+    plans.finish.run(sums=_address(sums), df=_address(df), faults=_address(faults))
+    return _otherwise(problem, dy, x) if faults[0] else df
+
+
+def register() -> None:
+    for op, run in (("conv", conv), ("conv_grad_input", conv_grad_input), ("conv_grad_filter", conv_grad_filter)):
+        register_kernel(op, CPU, NAME, accepts, run, error=ERROR)

@@ -1,0 +1,66 @@
+"""Run as a script: the Winograd kernels on memory that ends where it must (see guarded.py), so that a stray access crashes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+from guarded import Memory
+from test_cpu_winograd import LAYOUTS, OPS, arrays
+
+import pullback as pb
+from pullback.cpu import memory as results
+from pullback.cpu import threads, winograd_gradient, winograd_plans
+from pullback.cpu.machine import machine
+from pullback.ops.explain import PREPARE
+
+V = machine().vector_bytes // 4
+SHAPES: tuple[tuple[Any, ...], ...] = (
+    (1, (1, 1), 1, 1, (3, 3), {"padding": 1}),
+    (2, (4, 5), 3, V + 1, (3, 3), {"padding": 1}),
+    (1, (9, V + 3), V + 1, 3, (3, 3), {}),
+    (2, (8, 8), V, V, (3, 3), {"padding": [(0, 2), (2, 0)]}),
+    (1, (9, 11), 5, V - 1, (3, 3), {"padding": 2, "dilation": 2}),
+    (1, (7, 9), 5, 4 * V + 3, (5, 2), {"padding": (2, 1)}),
+    (3, (2 * V + 1,), 2, 2 * V + 1, (3,), {"padding": 1}),
+    (1, (3, 5, 9), 3, 5, (3, 3, 3), {"padding": 1}),
+    (1, (9, 8), 6, 4, (3, 3), {"padding": -1, "groups": 2}),
+)
+HALF_SHAPES = (SHAPES[1], (2, (7, 11), 5, 2 * V - 1, (3, 5), {"padding": (1, -1)}))  # as wide a register tile: compiled once
+PLANS = (winograd_plans.convolve_plans, winograd_gradient.gradient_plans)
+
+
+def main(side: str) -> None:
+    memory, calls = Memory(side), 0
+    real_empty, real_contiguous = np.empty, np.ascontiguousarray
+    results.SMALLEST = sys.maxsize  # no result is so large that it gets aligned or recycled memory
+    threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
+    for layout in LAYOUTS:
+        for dtype, shapes in (("float32", SHAPES), ("float16", HALF_SHAPES)):
+            for *shape, keywords in shapes:
+                for op, arguments in arrays(layout, *shape, dtype, **keywords).items():
+                    with pb.backend("reference"):
+                        expected = getattr(pb, op)(*arguments, layout=layout, **keywords).astype(np.float64)
+                    problem, *given = PREPARE[op](*arguments, layout=layout, **keywords)
+                    for plan in PLANS:
+                        plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
+                    threads._own.__dict__.clear()
+                    guarded = [memory.copy(array) for array in given]
+                    np.empty, np.ascontiguousarray = memory.empty, memory.copy
+                    try:
+                        with pb.threads(1):
+                            found = OPS[op](problem, *guarded)
+                    finally:
+                        np.empty, np.ascontiguousarray = real_empty, real_contiguous
+                    assert memory.holds(found), "the result was not allocated with np.empty"
+                    bound = (1e-5 if dtype == "float32" else 4e-3) * max(1.0, np.abs(expected).max())
+                    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=bound)
+                    memory.check()
+                    calls += 1
+    print(json.dumps({"calls": calls}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
