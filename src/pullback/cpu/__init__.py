@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import pool
+from pullback.cpu import depthwise, pool
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PLANES, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import prefers_gather
@@ -76,3 +76,4 @@ _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
 _register("avg_pool_grad", "planes", _not_empty, pool.avg_pool_grad, PLANES)
+depthwise.register()

@@ -1,0 +1,82 @@
+"""Spreading a channels_last row over the channels of the other side: part k of a cell is, in each lane, the k-th of its group.
+
+Target channel c belongs to group c // targets_each, whose source channels are group * sources_each + k for each part k. A spread
+row is (place, part, vector of target channels) in scratch; places outside the row are zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from pullback.cpu.kernels.vectors import I32, I64, declare, outline, pointer, stay_outline
+
+
+def make_permute(lanes: Any) -> Any:
+    """permute(vector, order): lane i of the result is lane order[i], int32 in memory (int64 beside float64)."""
+    count, size = lanes.count, lanes.compute_size
+    index = I64 if size == 8 else I32
+    native = {(16, 4): "avx512.permvar.sf.512", (8, 8): "avx512.permvar.df.512", (8, 4): "avx2.permps"}.get((count, size))
+
+    @intrinsic
+    def permute(context: Any, vector: Any, order: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            value, place = args
+            kind = ir.VectorType(index, count)
+            lanes_of = builder.load(pointer(builder, place, kind), align=size)
+            if native and builder.module.triple.startswith("x86_64"):
+                function = declare(builder, f"llvm.x86.{native}", value.type, [value.type, kind])
+                return builder.call(function, [value, lanes_of])
+            result = ir.Constant(value.type, ir.Undefined)
+            for i in range(count):
+                number = ir.Constant(I32, i)
+                lane = builder.extract_element(value, builder.extract_element(lanes_of, number))
+                result = builder.insert_element(result, lane, number)
+            return result
+
+        return lanes.vector(lanes.vector, types.int64), emit
+
+    return permute
+
+
+def make_spread(lanes: Any) -> Any:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    load, load_some, store_wide, splat = lanes.load, lanes.load_some, lanes.store_wide, lanes.splat
+    get, put_wide = lanes.get, lanes.put_wide
+    permute = make_permute(lanes)
+
+    @outline
+    def spread(
+        source, area, channel, count, source_channels, cols, sources_each, targets_each, parts, permuted, orders, low, places
+    ):  # fmt: skip
+        """One row for `count` target channels from `channel` on.
+
+        permuted: whether the source channels they need fill one vector at most, and the channels begin with a group.
+        """
+        stay_outline()
+        cell = parts * V * WIDE
+        for j in range((0 - low) * parts):
+            store_wide(area + j * V * WIDE, splat(0.0), V)
+        for j in range((cols - low) * parts, places * parts):
+            store_wide(area + j * V * WIDE, splat(0.0), V)
+        begin = channel // targets_each * sources_each
+        line = area - low * cell
+        if permuted:
+            n = min(V, source_channels - begin)
+            for col in range(cols):
+                at = source + (col * source_channels + begin) * SIZE
+                value = load(at, V) if n == V else load_some(at, n)
+                for k in range(parts):
+                    store_wide(line + col * cell + k * V * WIDE, permute(value, orders + k * V * WIDE), V)
+        else:
+            for i in range(count):
+                first = (channel + i) // targets_each * sources_each
+                for col in range(cols):
+                    for k in range(parts):
+                        value = get(source + (col * source_channels + first + k) * SIZE)
+                        put_wide(line + col * cell + (k * V + i) * WIDE, value)
+
+    return spread
