@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.depthwise_tables import column_phases, phase_tables, reach_of, row_pairs
+from pullback.cpu.depthwise_tables import column_phases, fresh_rows, pairs, phase_tables, reach_of, row_pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import row_block, streams
@@ -89,12 +89,11 @@ def _direct_tables(problem: Problem, sides: Sides) -> dict[str, Any]:
     lists = rows(problem.window, sides.forward)
     phases = column_phases(problem.window, sides.forward)
     cell, target_cell = sides.source_channels * sides.size, sides.channels * sides.size
-    tables = phase_tables(phases, sides.source_cols, target_cell, cell, np.zeros((1, 2), np.int64), sides.tap_bytes, False)
+    table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, 0, sides.tap_bytes, False)
     return {
         "rows": sides.rows, "source_image": sides.source_rows * sides.source_row, "channels": sides.channels,
         "row_ptr": lists.ptr, "row_pairs": row_pairs(lists, sides.source_row, problem.window.kernel[-1] * sides.tap_bytes),
-        "ends": tables.ends, "col_pairs": tables.pairs, "phases": len(phases), "phase_table": tables.table,
-        "source_step": phases[0].reach * cell, "target_step": phases[0].step * target_cell,
+        "ends": ends, "phases": len(phases), "phase_table": table, "part_pairs": np.zeros((1, 2), np.int64),
     }  # fmt: skip
 
 
@@ -120,11 +119,9 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
         reach = int(np.diff(lists.ptr).max(initial=1))
         per_row = max(1, sides.source_rows // max(1, sides.rows))
         blocks = cut(lists, max(1, (AREA_BYTES // area_row - reach) // per_row))
-    part_bytes = np.stack([np.arange(parts) * vector, np.arange(parts) * sides.channels * sides.wide], axis=-1)
+    numbers = np.arange(parts, dtype=np.int64)
     target_cell = sides.channels * sides.size
-    tables = phase_tables(phases, sides.source_cols, target_cell, cell, part_bytes, sides.tap_bytes, padded)
-    for phase in tables.pairs:
-        phase[0] -= low * cell
+    table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, low, sides.tap_bytes, padded)
     given = {
         "blocks": blocks.count, "block_rows": blocks.row, "need_ptr": blocks.need_ptr, "need_row": blocks.need,
         "rows": sides.rows, "source_rows": sides.source_rows, "source_row": sides.source_row, "target_row": sides.target_row,
@@ -132,8 +129,8 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
         "sources_each": parts, "targets_each": targets, "parts": parts, "permuted": int(permuted),
         "orders": orders.astype(np.int64 if sides.wide == 8 else np.int32), "low": low, "places": places, "area_row": area_row,
         "row_ptr": lists.ptr, "row_pairs": row_pairs(lists, area_row, window.kernel[-1] * sides.tap_bytes, blocks.slot),
-        "phases": len(phases), "phase_table": tables.table, "ends": tables.ends, "col_pairs": tables.pairs,
-        "source_step": phases[0].reach * cell, "target_step": phases[0].step * target_cell,
+        "phases": len(phases), "phase_table": table, "ends": ends,
+        "part_pairs": pairs(numbers * vector, numbers * (sides.channels * sides.wide)),
     }  # fmt: skip
     return given, blocks.count, blocks.most_needed * area_row
 
@@ -149,6 +146,10 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
         block = row_block(total, sides.target_row)
         stage = block * sides.target_row if streams(total * sides.target_row) else 0
         given |= _direct_tables(problem, sides)
+        fresh_ptr, fresh = fresh_rows(rows(problem.window, sides.forward), sides.source_rows)
+        given |= {
+            "cols": sides.cols, "source_row": sides.source_row, "fresh_ptr": fresh_ptr, "fresh": fresh * sides.source_row,
+        }  # fmt: skip
         given |= {"block": block, "images": problem.batch, "target_row": sides.target_row, "stage": stage}
         return make_plan(code(Variant("depthwise", "direct", problem.dtype.name)), -(-total // block), stage, moved, given)
     tables, blocks, scratch = _spread_tables(problem, sides, padded)
@@ -177,29 +178,24 @@ def add_plan(problem: Problem, pieces: int, distance: int) -> Plan:
 def filter_plans(problem: Problem) -> FilterPlans:
     sides = sides_of(problem)
     moved = moved_bytes(problem)
-    taps = problem.window.tap_count * sides.sources_each
-    tap = sides.channels * sides.wide
-    sum_bytes = (taps + 1) * tap
+    used = problem.window.tap_count * sides.tap_bytes
+    sum_bytes = used + problem.window.kernel[-1] * sides.tap_bytes  # a spare row of taps behind them
     most = max(1, min(MOST_PIECES, SUM_BYTES // sum_bytes, moved // max(64 << 10, 2 * sum_bytes)))
-    entries = -(-(taps + 1) * 16 // 64) * 64
-    given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": taps * tap}
+    entries = -(-(problem.window.tap_count * sides.sources_each + 1) * 16 // 64) * 64
+    given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": used}
     if sides.is_direct:
         tables = _direct_tables(problem, sides)
-        block = -(-problem.batch * sides.rows // most)
-        pieces = -(-problem.batch * sides.rows // block)
-        _, count, middle, end, k0, k1, _ = tables["phase_table"][0]
-        given |= {"block": block, "images": problem.batch, "middle": middle, "end": end}
+        total = problem.batch * sides.rows
+        block = -(-total // most)
+        pieces = -(-total // block)
+        given |= tables | {"block": block, "images": problem.batch, "target_row": sides.target_row}
         name, scratch = "direct", entries
     else:
         tables, blocks, area = _spread_tables(problem, sides, True)
         units = problem.batch * blocks
         group = -(-units // most)
         pieces = -(-units // group)
-        _, count, _, _, k0, k1, _ = tables["phase_table"][0]
-        given |= {"group": group, "units": units, "area_start": entries}
+        given |= tables | {"group": group, "units": units, "area_start": entries}
         name, scratch = "grouped", entries + area
-    given |= tables | {
-        "count": count, "k0": k0, "k1": k1, "other_row": sides.target_row, "other_step": tables["target_step"],
-    }  # fmt: skip
     compiled = code(Variant(FILTER, name, problem.dtype.name))
     return FilterPlans(make_plan(compiled, pieces, scratch, moved, given), add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)

@@ -5,6 +5,8 @@ Forward, targets are outputs and sources inputs; for the input gradient it is th
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,42 +25,60 @@ def pairs(sources: Ints, weights: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Columns:
-    """Target columns start, start + step, ... (`count` of them): number j reads source columns j * reach + shifts[i] by taps[i].
-
-    Shifts ascend, so that the taps that exist at a column are a range.
+    """Target columns start, start + step, ... (`count` of them), whose taps are one run: number j reads source columns
+    first + unit * (reach * j + i) by tap tap + tap_step * i, for i = 0 .. taps-1.
     """
 
     start: int
     step: int
     count: int
+    first: int
+    unit: int
     reach: int
-    taps: Ints
-    shifts: Ints
+    taps: int
+    tap: int
+    tap_step: int
 
     def ranges(self, sources: int) -> Ints:
-        """First and last tap (exclusive) of each column, (count, 2)."""
-        first = np.arange(self.count, dtype=np.int64) * self.reach
-        return np.stack([np.searchsorted(self.shifts, -first), np.searchsorted(self.shifts, sources - first)], axis=-1)
+        """First and last i (exclusive) whose source column exists, for each target column, (count, 2)."""
+        begin = self.first + np.arange(self.count, dtype=np.int64) * (self.reach * self.unit)
+        low, high = -(begin // self.unit), (sources - 1 - begin) // self.unit + 1
+        low = np.clip(low, 0, self.taps)
+        return np.stack([low, np.clip(high, low, self.taps)], axis=-1)
 
     def middle(self, sources: int) -> tuple[int, int]:
         """The columns for which all taps exist; the same number twice if there are none."""
         ranges = self.ranges(sources)
-        whole = np.flatnonzero((ranges[:, 0] == 0) & (ranges[:, 1] == len(self.taps)))
+        whole = np.flatnonzero((ranges[:, 0] == 0) & (ranges[:, 1] == self.taps))
         return (int(whole[0]), int(whole[-1]) + 1) if len(whole) else (0, 0)
 
 
 def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
-    """The target columns: one phase forward, one per residue of the stride for the gradient."""
+    """The target columns in classes within which neighbours read neighbouring sources, whatever stride and dilation are."""
     axis = window.rank - 1
+    n, o, k = window.input_size[axis], window.output_size[axis], window.kernel[axis]
+    s, d, p = window.stride[axis], window.dilation[axis], window.pad_low[axis]
+    common = math.gcd(s, d)
     if forward:
-        taps = np.arange(window.kernel[axis], dtype=np.int64)
-        shifts = taps * window.dilation[axis] - window.pad_low[axis]
-        return (Columns(0, 1, window.output_size[axis], window.stride[axis], taps, shifts),)
+        step = d // common if k > 1 else 1
+        unit = d if k > 1 else s
+        return tuple(
+            Columns(start, step, -(-(o - start) // step), start * s - p, unit, step * s // unit, k, 0, 1)
+            for start in range(min(step, o))
+        )
     found = []
+    unit, tap_step = d // common, s // common  # from one tap of a phase to the next one
     for phase in window.phases(axis):
-        order = np.argsort(phase.shifts)
-        taps, shifts = (np.array(values, np.int64)[order] for values in (phase.taps, phase.shifts))
-        found.append(Columns(phase.start, window.stride[axis], phase.count, 1, taps, shifts))
+        taps = len(phase.taps)
+        apart = unit if taps > 1 else 1
+        first = min(phase.shifts, default=0)
+        for j in range(min(apart, phase.count)):
+            found.append(
+                Columns(
+                    phase.start + j * s, s * apart, -(-(phase.count - j) // apart), first + j, apart, 1, taps,
+                    max(phase.taps, default=0), -tap_step,
+                )  # fmt: skip
+            )
     return tuple(found)
 
 
@@ -66,44 +86,43 @@ def reach_of(phases: tuple[Columns, ...], sources: int) -> tuple[int, int]:
     """(low, places): the source columns that any tap of any phase names, existing or not, and all that exist."""
     low, high = 0, sources
     for phase in phases:
-        if len(phase.shifts) and phase.count:
-            low = min(low, int(phase.shifts[0]))
-            high = max(high, (phase.count - 1) * phase.reach + int(phase.shifts[-1]) + 1)
+        if phase.taps:
+            low = min(low, phase.first)
+            high = max(high, phase.first + phase.unit * (phase.reach * (phase.count - 1) + phase.taps - 1) + 1)
     return low, high - low
 
 
-@dataclass(frozen=True)
-class PhaseTables:
-    """All phases as a kernel reads them; see kernels/depthwise.py."""
-
-    table: Ints
-    ends: Ints
-    pairs: Ints
-
-
 def phase_tables(
-    phases: tuple[Columns, ...], sources: int, target_bytes: int, source_bytes: int, part_bytes: Ints, tap_bytes: int, padded: bool
-) -> PhaseTables:
-    """padded: source columns that do not exist are zeros in scratch, so that every column is a middle one.
+    phases: tuple[Columns, ...], sources: int, target_bytes: int, source_bytes: int, low: int, tap_bytes: int, padded: bool
+) -> tuple[Ints, Ints]:
+    """The phases as kernels/depthwise.py reads them, and the range of taps of each column.
 
-    part_bytes: (source, weight) offsets of the parts of a cell; tap_bytes: from a tap's weights to the next one's.
+    padded: source columns that do not exist are zeros in scratch, so that every column is a middle one. low: the column at
+    the source address. tap_bytes: from a tap's weights to the next one's.
     """
-    table, ends, offsets = [], [], []
-    taps_before = columns_before = 0
-    parts = len(part_bytes)
+    table, ends = [], []
+    before = 0
     for phase in phases:
         middle = (0, phase.count) if padded else phase.middle(sources)
-        entries = taps_before + len(phase.taps) * parts
-        table.append([phase.start * target_bytes, phase.count, *middle, taps_before, entries, columns_before])
-        ends.append(phase.ranges(sources) * parts + taps_before)
-        cells = np.stack([phase.shifts * source_bytes, phase.taps * tap_bytes], axis=-1)
-        offsets.append((cells[:, None, :] + part_bytes[None]).reshape(-1, 2))
-        taps_before, columns_before = entries, columns_before + phase.count
-    return PhaseTables(
-        np.array(table, np.int64), np.concatenate(ends).astype(np.int64), np.concatenate(offsets).astype(np.int64)
-    )
+        table.append([
+            phase.start * target_bytes, (phase.first - low) * source_bytes, phase.tap * tap_bytes, phase.count, *middle,
+            phase.taps, phase.unit * source_bytes, phase.tap_step * tap_bytes, phase.reach, phase.step * target_bytes, before,
+        ])  # fmt: skip
+        ends.append(phase.ranges(sources))
+        before += phase.count
+    return np.array(table, np.int64), np.concatenate(ends).astype(np.int64)
 
 
 def row_pairs(lists: Lists, source_bytes: int, tap_bytes: int, slots: Ints | None = None) -> Ints:
     """Pairs of the row lists; `slots` are places in scratch instead of source rows."""
     return pairs((lists.source if slots is None else slots) * source_bytes, lists.tap * tap_bytes)
+
+
+def fresh_rows(lists: Lists, source_rows: int) -> tuple[Ints, Ints]:
+    """(ptr, rows): the source rows that each target row's successor reads and it does not itself; after the last comes the
+    first of the next image.
+    """
+    needs = [lists.source[lists.ptr[i] : lists.ptr[i + 1]] for i in range(lists.targets)]
+    found = [np.setdiff1d(after, now) for now, after in itertools.pairwise([*needs, needs[0] + source_rows])]
+    ptr = np.cumsum([0, *(len(rows) for rows in found)])
+    return ptr.astype(np.int64), np.concatenate(found).astype(np.int64)

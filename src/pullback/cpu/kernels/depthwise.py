@@ -13,111 +13,180 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.groups import make_spread
-from pullback.cpu.kernels.native import fence, stream_bytes
-from pullback.cpu.kernels.tiles import make_cells_tile
-from pullback.cpu.kernels.vectors import get_int, outline, stay_outline
+from pullback.cpu.kernels.native import LINE, fence, stream_bytes
+from pullback.cpu.kernels.tiles import make_cells_tile, prefetch_read, prefetch_write
+from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 
 MANY, FEW = 8, 4  # columns of a tile
-PHASE = 56  # bytes of a phase: start in the target, columns, first and last middle column, first and last tap, place in `ends`
+PHASE = 12 * 8  # bytes of an entry of the phase table
 
 
-def _make_columns(lanes: Any, cells: int, registers: int) -> Any:
+def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` columns of all channels, `registers` vectors at a time."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     G = registers * V
-    group_tile = make_cells_tile(lanes.times(registers), cells, False, False)
-    last_tile = make_cells_tile(lanes, cells, True, False)
+    group_tile = make_cells_tile(lanes.times(registers), cells, reach, False, False)
+    last_tile = make_cells_tile(lanes, cells, reach, True, False)
 
     @outline
-    def columns(source, target, weights, channels, e0, e1, row_pairs, k0, k1, col_pairs, source_step, target_step):
+    def columns(
+        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step
+    ):  # fmt: skip
         stay_outline()
         c = 0
         while c + G <= channels:
             group_tile(
-                source + c * SIZE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, col_pairs,
-                source_step, target_step,
+                source + c * SIZE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, part_pairs,
+                taps, unit, weight_unit, source_step, target_step,
             )  # fmt: skip
             c += G
         while c < channels:
             last_tile(
                 source + c * SIZE, target + c * SIZE, weights + c * WIDE, min(V, channels - c), e0, e1, row_pairs,
-                k0, k1, col_pairs, source_step, target_step,
+                k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
             )  # fmt: skip
             c += V
 
     return columns
 
 
-def _make_block_columns(lanes: Any, cells: int) -> Any:
+def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
     """`cells` columns of one vector of channels whose source lies in scratch."""
-    tile = make_cells_tile(lanes, cells, True, True)
+    tile = make_cells_tile(lanes, cells, reach, True, True)
 
     @outline
-    def columns(source, target, weights, channels, e0, e1, row_pairs, k0, k1, col_pairs, source_step, target_step):
+    def columns(
+        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step
+    ):  # fmt: skip
         stay_outline()
-        tile(source, target, weights, channels, e0, e1, row_pairs, k0, k1, col_pairs, source_step, target_step)
+        tile(
+            source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs,
+            taps, unit, weight_unit, source_step, target_step,
+        )  # fmt: skip
 
     return columns
 
 
+@inline
+def ask_ahead(source, length, fresh, f0, f1, target, target_length, done, more, cols):  # type: ignore[no-untyped-def]
+    """Ask for that share of the next rows that `more` columns after `done` are of all: memory works while we compute."""
+    first, last = done * length // cols // LINE, (done + more) * length // cols // LINE
+    for f in range(f0, f1):
+        line = source + get_int(fresh + 8 * f)
+        for i in range(first, last):
+            prefetch_read(line + i * LINE)
+    if target:
+        for i in range(done * target_length // cols // LINE, (done + more) * target_length // cols // LINE):
+            prefetch_write(target + i * LINE)
+
+
 def _make_row(many: Any, few: Any, one: Any) -> Any:
+    """many, few: by reach 1, 2, any."""
+    many_dense, many_double, many_any = many
+    few_dense, few_double, few_any = few
+
     @outline
     def row(
-        source, target, weights, channels, e0, e1, row_pairs, phases, phase_table, ends, col_pairs, source_step, target_step
+        source, target, weights, channels, e0, e1, row_pairs, phases, phase_table, ends, k0, k1, part_pairs,
+        cols, source_row, target_row, fresh, f0, f1, next_target,
     ):  # fmt: skip
-        """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before."""
+        """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before.
+
+        fresh: offsets of the source rows that the next target row reads and this one does not.
+        """
         stay_outline()
+        done = 0
         for phase in range(phases):
             entry = phase_table + phase * PHASE
-            first, count = target + get_int(entry), get_int(entry + 8)
-            middle, end = get_int(entry + 16), get_int(entry + 24)
-            k0, k1, place = get_int(entry + 32), get_int(entry + 40), ends + 16 * get_int(entry + 48)
+            out, base, factors = target + get_int(entry), source + get_int(entry + 8), weights + get_int(entry + 16)
+            count, middle, end = get_int(entry + 24), get_int(entry + 32), get_int(entry + 40)
+            taps, unit, weight_unit = get_int(entry + 48), get_int(entry + 56), get_int(entry + 64)
+            reach, target_step, place = get_int(entry + 72), get_int(entry + 80), ends + 16 * get_int(entry + 88)
+            step = reach * unit
             j = 0
             while j < count:
                 if middle <= j < end and end - middle >= FEW:
-                    if end - j > FEW and end - middle >= MANY:
-                        j = min(j, end - MANY)
-                        many(
-                            source + j * source_step, first + j * target_step, weights, channels, e0, e1, row_pairs,
-                            k0, k1, col_pairs, source_step, target_step,
+                    more = MANY if end - j > FEW and end - middle >= MANY else FEW
+                    j = min(j, end - more)
+                    at, to = base + j * step, out + j * target_step
+                    if more == MANY:
+                        if reach == 1:
+                            many_dense(
+                                at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                                step, target_step,
+                            )  # fmt: skip
+                        elif reach == 2:
+                            many_double(
+                                at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                                step, target_step,
+                            )  # fmt: skip
+                        else:
+                            many_any(
+                                at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                                step, target_step,
+                            )  # fmt: skip
+                    elif reach == 1:
+                        few_dense(
+                            at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                            step, target_step,
                         )  # fmt: skip
-                        j += MANY
+                    elif reach == 2:
+                        few_double(
+                            at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                            step, target_step,
+                        )  # fmt: skip
                     else:
-                        j = min(j, end - FEW)
-                        few(
-                            source + j * source_step, first + j * target_step, weights, channels, e0, e1, row_pairs,
-                            k0, k1, col_pairs, source_step, target_step,
+                        few_any(
+                            at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
+                            step, target_step,
                         )  # fmt: skip
-                        j += FEW
                 else:
+                    more = 1
+                    t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
                     one(
-                        source + j * source_step, first + j * target_step, weights, channels, e0, e1, row_pairs,
-                        get_int(place + 16 * j), get_int(place + 16 * j + 8), col_pairs, source_step, target_step,
+                        base + j * step + t0 * unit, out + j * target_step, factors + t0 * weight_unit, channels,
+                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step,
                     )  # fmt: skip
-                    j += 1
+                j += more
+                more = min(more, cols - done)
+                if f1 > f0 or next_target:
+                    ask_ahead(source, source_row, fresh, f0, f1, next_target, target_row, done, more, cols)
+                done += more
 
     return row
 
 
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE = lanes.size, lanes.compute_size
-    direct_row = _make_row(_make_columns(lanes, MANY, 2), _make_columns(lanes, FEW, 4), _make_columns(lanes, 1, 4))
-    block_row_of = _make_row(*(_make_block_columns(lanes, cells) for cells in (MANY, FEW, 1)))
+    REACHES = (1, 2, 0)
+    direct_row = _make_row(
+        [_make_columns(lanes, MANY, reach, 2 if reach == 1 else 1) for reach in REACHES],
+        [_make_columns(lanes, FEW, reach, 2) for reach in REACHES],
+        _make_columns(lanes, 1, 1, 4),
+    )
+    block_row_of = _make_row(
+        [_make_block_columns(lanes, MANY, reach) for reach in REACHES],
+        [_make_block_columns(lanes, FEW, reach) for reach in REACHES],
+        _make_block_columns(lanes, 1, 1),
+    )
     spread = make_spread(lanes)
 
     def direct(
         piece, scratch, source, weights, target, block, images, rows, source_image, target_row, channels,
-        row_ptr, row_pairs, phases, phase_table, ends, col_pairs, source_step, target_step, stage,
+        row_ptr, row_pairs, phases, phase_table, ends, part_pairs, stage,
+        cols, source_row, fresh_ptr, fresh,
     ):  # fmt: skip
         """stage: whether the target goes through scratch and past the cache."""
         first, last = piece * block, min(piece * block + block, images * rows)
         begin = scratch if stage else target + first * target_row
         for row in range(first, last):
             image, r = row // rows, row % rows
+            own = begin + (row - first) * target_row
             direct_row(
-                source + image * source_image, begin + (row - first) * target_row, weights, channels,
-                get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends, col_pairs,
-                source_step, target_step,
+                source + image * source_image, own, weights, channels,
+                get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
+                0, 1, part_pairs, cols, source_row, target_row, fresh,
+                get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8), 0 if stage else own + target_row,
             )  # fmt: skip
         if stage:
             stream_bytes(target + first * target_row, scratch, (last - first) * target_row)
@@ -126,7 +195,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def grouped(
         piece, scratch, source, weights, target, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
         source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
-        low, places, area_row, row_ptr, row_pairs, phases, phase_table, ends, col_pairs, source_step, target_step,
+        low, places, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
     ):  # fmt: skip
         """A block of target rows of an image, `step` channels at a time. low: the first place of a spread row as a column."""
         image, b = piece // blocks, piece % blocks
@@ -142,8 +211,8 @@ def build(lanes: Any) -> dict[str, Any]:
             for r in range(first, last):
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
-                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends, col_pairs,
-                    source_step, target_step,
+                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
+                    0, parts, part_pairs, 1, 0, 0, 0, 0, 0, 0,
                 )  # fmt: skip
 
     return {"direct": direct, "grouped": grouped}

@@ -7,13 +7,14 @@ the same tile serves every stride, dilation, rank and direction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, pointer, some_lanes, splat_lanes
+from pullback.cpu.kernels.vectors import I8, I32, I64, LLVM_TYPES, declare, pointer, some_lanes, splat_lanes
 
 WORD = 8
 PAIR = 16  # bytes of an entry of a table: source offset, weight offset
@@ -39,6 +40,25 @@ def emit_loop(builder: Any, first: Any, last: Any, carried: Sequence[Any], body:
     builder.branch(head)
     builder.position_at_end(after)
     return phis
+
+
+def _make_prefetch(write: bool) -> Any:
+    @intrinsic
+    def prefetch(context: Any, address: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            byte = I8.as_pointer()
+            function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, I32, I32, I32])
+            flags = [ir.Constant(I32, value) for value in (int(write), 3, 1)]
+            builder.call(function, [pointer(builder, args[0], I8), *flags])
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64), emit
+
+    return prefetch
+
+
+# Ask for a cache line that will soon be read, or written; an address that is no memory does no harm.
+prefetch_read, prefetch_write = _make_prefetch(False), _make_prefetch(True)
 
 
 class _Emit:
@@ -118,30 +138,65 @@ class _Emit:
         return emit_loop(builder, bounds[0], bounds[1], totals, outer)
 
 
-def make_cells_tile(lanes: Any, cells: int, masked: bool, wide_source: bool) -> Any:
+CHUNK = 3  # taps that share the source vectors they read
+
+
+def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_source: bool) -> Any:
     """`cells` targets, each a vector of channels: sums over taps of a source vector times a weight vector.
 
-    Only the first n lanes of targets and weights are touched if `masked`; of a source in scratch (`wide_source`), all lanes.
+    Target p reads source p * reach + i by tap i; sources are `unit` bytes apart. A reach of 0 stands for any: targets then
+    share no sources, which are source_step bytes apart from target to target. Only the first n lanes of targets and weights
+    are touched if `masked`; of a source in scratch (`wide_source`), all lanes.
     """
 
     @intrinsic
     def tile(
         context: Any, source: Any, target: Any, weights: Any, n: Any, e0: Any, e1: Any, outer: Any, k0: Any, k1: Any, inner: Any,
-        source_step: Any, target_step: Any,
+        taps: Any, unit: Any, weight_unit: Any, source_step: Any, target_step: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, weights, n, e0, e1, outer, k0, k1, inner, source_step, target_step = args
+            source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n) if masked else None
-            offsets = emitter.steps(source_step, cells)
+            source_mask = None if wide_source else mask
+            span = (cells - 1) * reach + CHUNK
+            units = emitter.steps(unit, span)
+            steps = emitter.steps(source_step, cells)
+            weight_units = emitter.steps(weight_unit, CHUNK)
+
+            def chunk(at: Any, weight_at: Any, sums: Any, size: int) -> list[Any]:
+                found = list(sums)
+                factors = [emitter.load(builder.add(weight_at, weight_units[i]), True, mask) for i in range(size)]
+                if reach == 0 and cells > 1:
+                    for i, p in product(range(size), range(cells)):
+                        place = builder.add(builder.add(at, units[i]), steps[p])
+                        found[p] = emitter.fma(emitter.load(place, wide_source, source_mask), factors[i], found[p])
+                    return found
+                for place in range((cells - 1) * reach + size):
+                    users = [(p, place - p * reach) for p in range(cells) if 0 <= place - p * reach < size]
+                    if users:
+                        cell = emitter.load(builder.add(at, units[place]), wide_source, source_mask)
+                        for p, i in users:
+                            found[p] = emitter.fma(cell, factors[i], found[p])
+                return found
+
+            whole, rest = builder.sdiv(taps, ir.Constant(I64, CHUNK)), builder.srem(taps, ir.Constant(I64, CHUNK))
+            runs = [(whole, CHUNK)]
+            for size in range(CHUNK - 1, 0, -1):
+                runs.append((builder.zext(builder.icmp_signed("==", rest, ir.Constant(I64, size)), I64), size))
+            first = ir.Constant(I64, 0)
 
             def body(at: Any, weight_at: Any, sums: Any) -> Any:
-                weight = emitter.load(weight_at, True, mask)
-                found = []
-                for offset, total in zip(offsets, sums, strict=True):
-                    cell = emitter.load(builder.add(at, offset), wide_source, None if wide_source else mask)
-                    found.append(emitter.fma(cell, weight, total))
-                return found
+                carried = [at, weight_at, *sums]
+                for count, size in runs:
+
+                    def some(_: Any, now: Any, size: int = size) -> Any:
+                        forward = [builder.mul(step, ir.Constant(I64, size)) for step in (unit, weight_unit)]
+                        ahead = [builder.add(place, step) for place, step in zip(now, forward, strict=False)]
+                        return [*ahead, *chunk(now[0], now[1], now[2:], size)]
+
+                    carried = emit_loop(builder, first, count, carried, some)
+                return carried[2:]
 
             zeros = [emitter.zero] * cells
             totals = emitter.over_taps((e0, e1, k0, k1), (outer, inner), (source, weights), zeros, body)
@@ -149,7 +204,7 @@ def make_cells_tile(lanes: Any, cells: int, masked: bool, wide_source: bool) -> 
                 emitter.store(builder.add(target, step), total, False, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 12), emit
+        return types.void(*(types.int64,) * 15), emit
 
     return tile
 
@@ -185,38 +240,59 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
     return tile
 
 
-def make_products_tile(lanes: Any, taps: int, masked: bool, wide_source: bool, wide_other: bool) -> Any:
-    """`taps` sums of source * other over a run of cells, added to sums in memory.
+AT_ONCE = 4  # cells of a products tile whose sources are shared
 
-    `entries` holds a (source, sum) pair of byte offsets for each tap.
+
+def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_source: bool, wide_other: bool) -> Any:
+    """`rows` times `taps` sums of source * other over a run of cells, added to sums in memory.
+
+    `entries` holds a (source, sum) pair of byte offsets for each row; taps are `unit` apart in the source, `sum_unit` in the
+    sums. dense: source_step is `unit`, so that neighbouring cells share what they read.
     """
 
     @intrinsic
     def tile(
-        context: Any, source: Any, other: Any, sums: Any, n: Any, entries: Any, count: Any, source_step: Any, other_step: Any
-    ) -> Any:
+        context: Any, source: Any, other: Any, sums: Any, n: Any, entries: Any, count: Any, unit: Any, sum_unit: Any,
+        source_step: Any, other_step: Any,
+    ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, other, sums, n, entries, count, source_step, other_step = args
+            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step = args
             emitter = _Emit(lanes, builder)
-            mask = emitter.mask(n) if masked else None
-            pairs = [emitter.pair(entries, ir.Constant(I64, t)) for t in range(taps)]
-            places = [builder.add(sums, pair[1]) for pair in pairs]
-            starts = [emitter.load(place, True, mask) for place in places]
+            mask = emitter.mask(n)
+            source_mask, other_mask = (None if wide else mask for wide in (wide_source, wide_other))
+            units, sum_units = emitter.steps(unit, AT_ONCE + taps), emitter.steps(sum_unit, taps)
+            steps, other_steps = emitter.steps(source_step, AT_ONCE), emitter.steps(other_step, AT_ONCE)
+            pairs = [emitter.pair(entries, ir.Constant(I64, r)) for r in range(rows)]
+            places = [builder.add(builder.add(sums, pair[1]), step) for pair in pairs for step in sum_units]
 
-            def body(_: Any, carried: Any) -> Any:
-                at, other_at, *totals = carried
-                factor = emitter.load(other_at, wide_other, None if wide_other else mask)
-                found = []
-                for pair, total in zip(pairs, totals, strict=True):
-                    cell = emitter.load(builder.add(at, pair[0]), wide_source, None if wide_source else mask)
-                    found.append(emitter.fma(cell, factor, total))
-                return [builder.add(at, source_step), builder.add(other_at, other_step), *found]
+            def cells(size: int) -> Any:
+                def body(_: Any, carried: Any) -> Any:
+                    at, other_at, *totals = carried
+                    factors = [
+                        emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]
+                    ]
+                    for r in range(rows):
+                        line = builder.add(at, pairs[r][0])
+                        seen: dict[int, Any] = {}
+                        for u, i in product(range(size), range(taps)):
+                            key = u + i if dense else u * taps + i
+                            if key not in seen:
+                                place = units[key] if dense else builder.add(steps[u], units[i])
+                                seen[key] = emitter.load(builder.add(line, place), wide_source, source_mask)
+                            totals[r * taps + i] = emitter.fma(seen[key], factors[u], totals[r * taps + i])
+                    ahead = [builder.mul(step, ir.Constant(I64, size)) for step in (source_step, other_step)]
+                    return [builder.add(at, ahead[0]), builder.add(other_at, ahead[1]), *totals]
 
-            _, _, *totals = emit_loop(builder, ir.Constant(I64, 0), count, [source, other, *starts], body)
+                return body
+
+            carried = [source, other, *(emitter.load(place, True, mask) for place in places)]
+            first, size = ir.Constant(I64, 0), ir.Constant(I64, AT_ONCE)
+            carried = emit_loop(builder, first, builder.sdiv(count, size), carried, cells(AT_ONCE))
+            _, _, *totals = emit_loop(builder, first, builder.srem(count, size), carried, cells(1))
             for place, total in zip(places, totals, strict=True):
                 emitter.store(place, total, True, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 8), emit
+        return types.void(*(types.int64,) * 10), emit
 
     return tile
