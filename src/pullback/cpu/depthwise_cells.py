@@ -87,6 +87,7 @@ def _lanes(sides: Sides) -> int:
 
 def _direct_tables(problem: Problem, sides: Sides) -> dict[str, Any]:
     lists = rows(problem.window, sides.forward)
+    fresh_ptr, fresh = fresh_rows(lists, sides.source_rows)
     phases = column_phases(problem.window, sides.forward)
     cell, target_cell = sides.source_channels * sides.size, sides.channels * sides.size
     table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, 0, sides.tap_bytes, False)
@@ -94,6 +95,7 @@ def _direct_tables(problem: Problem, sides: Sides) -> dict[str, Any]:
         "rows": sides.rows, "source_image": sides.source_rows * sides.source_row, "channels": sides.channels,
         "row_ptr": lists.ptr, "row_pairs": row_pairs(lists, sides.source_row, problem.window.kernel[-1] * sides.tap_bytes),
         "ends": ends, "phases": len(phases), "phase_table": table, "part_pairs": np.zeros((1, 2), np.int64),
+        "fresh_ptr": fresh_ptr, "fresh": np.append(fresh * sides.source_row, 0),
     }  # fmt: skip
 
 
@@ -146,10 +148,7 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
         block = row_block(total, sides.target_row)
         stage = block * sides.target_row if streams(total * sides.target_row) else 0
         given |= _direct_tables(problem, sides)
-        fresh_ptr, fresh = fresh_rows(rows(problem.window, sides.forward), sides.source_rows)
-        given |= {
-            "cols": sides.cols, "source_row": sides.source_row, "fresh_ptr": fresh_ptr, "fresh": fresh * sides.source_row,
-        }  # fmt: skip
+        given |= {"once": int(not sides.forward)}
         given |= {"block": block, "images": problem.batch, "target_row": sides.target_row, "stage": stage}
         return make_plan(code(Variant("depthwise", "direct", problem.dtype.name)), -(-total // block), stage, moved, given)
     tables, blocks, scratch = _spread_tables(problem, sides, padded)

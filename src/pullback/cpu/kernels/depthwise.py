@@ -14,7 +14,7 @@ from typing import Any
 
 from pullback.cpu.kernels.groups import make_spread
 from pullback.cpu.kernels.native import LINE, fence, stream_bytes
-from pullback.cpu.kernels.tiles import make_cells_tile, prefetch_read, prefetch_write
+from pullback.cpu.kernels.tiles import fetch, make_cells_tile, prefetch_read, prefetch_write
 from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 
 MANY, FEW = 8, 4  # columns of a tile
@@ -25,16 +25,34 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` columns of all channels, `registers` vectors at a time."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     G = registers * V
+    lines = registers * max(1, V * SIZE // LINE)
     group_tile = make_cells_tile(lanes.times(registers), cells, reach, False, False)
     last_tile = make_cells_tile(lanes, cells, reach, True, False)
 
+    @inline
+    def ask_ahead(source, unit, fresh, f0, f1, target, target_step):
+        """Ask for what lies below this tile in the rows that come next, so that memory works while we compute."""
+        for f in range(f0, f1):
+            line = source + get_int(fresh + 8 * f)
+            for p in range(cells * max(reach, 1)):
+                for i in range(lines):
+                    prefetch_read(line + p * unit + i * LINE)
+        if target:
+            for p in range(cells):
+                for i in range(lines):
+                    prefetch_write(target + p * target_step + i * LINE)
+
     @outline
     def columns(
-        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step
+        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
+        fresh, f0, f1, below,
     ):  # fmt: skip
+        """fresh: offsets of the source rows that the next target row reads and this one does not. below: where that is, or 0."""
         stay_outline()
         c = 0
         while c + G <= channels:
+            if cells > 1:
+                ask_ahead(source + c * SIZE, unit, fresh, f0, f1, below + c * SIZE if below else 0, target_step)
             group_tile(
                 source + c * SIZE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, part_pairs,
                 taps, unit, weight_unit, source_step, target_step,
@@ -56,7 +74,8 @@ def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
 
     @outline
     def columns(
-        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step
+        source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
+        fresh, f0, f1, below,
     ):  # fmt: skip
         stay_outline()
         tile(
@@ -67,19 +86,6 @@ def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
     return columns
 
 
-@inline
-def ask_ahead(source, length, fresh, f0, f1, target, target_length, done, more, cols):  # type: ignore[no-untyped-def]
-    """Ask for that share of the next rows that `more` columns after `done` are of all: memory works while we compute."""
-    first, last = done * length // cols // LINE, (done + more) * length // cols // LINE
-    for f in range(f0, f1):
-        line = source + get_int(fresh + 8 * f)
-        for i in range(first, last):
-            prefetch_read(line + i * LINE)
-    if target:
-        for i in range(done * target_length // cols // LINE, (done + more) * target_length // cols // LINE):
-            prefetch_write(target + i * LINE)
-
-
 def _make_row(many: Any, few: Any, one: Any) -> Any:
     """many, few: by reach 1, 2, any."""
     many_dense, many_double, many_any = many
@@ -88,14 +94,13 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
     @outline
     def row(
         source, target, weights, channels, e0, e1, row_pairs, phases, phase_table, ends, k0, k1, part_pairs,
-        cols, source_row, target_row, fresh, f0, f1, next_target,
+        fresh, f0, f1, once, next_row,
     ):  # fmt: skip
         """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before.
 
-        fresh: offsets of the source rows that the next target row reads and this one does not.
+        once: whether every phase reads the same source columns. next_row: bytes to the next target row, 0 in scratch.
         """
         stay_outline()
-        done = 0
         for phase in range(phases):
             entry = phase_table + phase * PHASE
             out, base, factors = target + get_int(entry), source + get_int(entry + 8), weights + get_int(entry + 16)
@@ -109,49 +114,47 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
                     more = MANY if end - j > FEW and end - middle >= MANY else FEW
                     j = min(j, end - more)
                     at, to = base + j * step, out + j * target_step
+                    below = to + next_row if next_row else 0
                     if more == MANY:
                         if reach == 1:
                             many_dense(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step,
+                                step, target_step, fresh, f0, f1, below,
                             )  # fmt: skip
                         elif reach == 2:
                             many_double(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step,
+                                step, target_step, fresh, f0, f1, below,
                             )  # fmt: skip
                         else:
                             many_any(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step,
+                                step, target_step, fresh, f0, f1, below,
                             )  # fmt: skip
                     elif reach == 1:
                         few_dense(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step,
+                            step, target_step, fresh, f0, f1, below,
                         )  # fmt: skip
                     elif reach == 2:
                         few_double(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step,
+                            step, target_step, fresh, f0, f1, below,
                         )  # fmt: skip
                     else:
                         few_any(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step,
+                            step, target_step, fresh, f0, f1, below,
                         )  # fmt: skip
                 else:
                     more = 1
                     t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
                     one(
                         base + j * step + t0 * unit, out + j * target_step, factors + t0 * weight_unit, channels,
-                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step,
+                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, 0, 0, 0, 0,
                     )  # fmt: skip
                 j += more
-                more = min(more, cols - done)
-                if f1 > f0 or next_target:
-                    ask_ahead(source, source_row, fresh, f0, f1, next_target, target_row, done, more, cols)
-                done += more
+            f1 = f0 if once else f1
 
     return row
 
@@ -174,7 +177,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def direct(
         piece, scratch, source, weights, target, block, images, rows, source_image, target_row, channels,
         row_ptr, row_pairs, phases, phase_table, ends, part_pairs, stage,
-        cols, source_row, fresh_ptr, fresh,
+        fresh_ptr, fresh, once,
     ):  # fmt: skip
         """stage: whether the target goes through scratch and past the cache."""
         first, last = piece * block, min(piece * block + block, images * rows)
@@ -185,8 +188,8 @@ def build(lanes: Any) -> dict[str, Any]:
             direct_row(
                 source + image * source_image, own, weights, channels,
                 get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                0, 1, part_pairs, cols, source_row, target_row, fresh,
-                get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8), 0 if stage else own + target_row,
+                0, 1, part_pairs, fresh, get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8), once,
+                0 if stage else target_row,
             )  # fmt: skip
         if stage:
             stream_bytes(target + first * target_row, scratch, (last - first) * target_row)
@@ -202,6 +205,8 @@ def build(lanes: Any) -> dict[str, Any]:
         first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
         n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
         own = source + image * source_rows * source_row
+        for i in range(n0, n1):
+            fetch(own + get_int(need_row + 8 * i) * source_row, source_row)
         for c in range(0, channels, step):
             for i in range(n0, n1):
                 spread(
@@ -212,7 +217,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
                     get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                    0, parts, part_pairs, 1, 0, 0, 0, 0, 0, 0,
+                    0, parts, part_pairs, 0, 0, 0, 0, 0,
                 )  # fmt: skip
 
     return {"direct": direct, "grouped": grouped}

@@ -12,7 +12,7 @@ from typing import Any
 from pullback.cpu.kernels.depthwise import PHASE
 from pullback.cpu.kernels.groups import make_spread
 from pullback.cpu.kernels.native import fill_zero
-from pullback.cpu.kernels.tiles import PAIR, make_products_tile
+from pullback.cpu.kernels.tiles import PAIR, fetch, make_products_tile
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
 ROWS, TAPS = 3, 3  # of a tile
@@ -25,9 +25,13 @@ def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
         tile = make_products_tile(lanes, rows, taps, dense, wide_source, wide_other)
 
         @outline
-        def outlined(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step):
+        def outlined(
+            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+        ):  # fmt: skip
             stay_outline()
-            tile(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step)
+            tile(
+                source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+            )
 
         return outlined
 
@@ -35,16 +39,25 @@ def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
         one, two, three = (make(rows, taps, dense) for taps in (1, 2, 3))
 
         @inline
-        def of_rows(source, other, sums, n, entries, taps, count, unit, sum_unit, source_step, other_step):
+        def of_rows(
+            source, other, sums, n, entries, taps, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+        ):  # fmt: skip
             t = 0
             while t < taps:
                 at, to = source + t * unit, sums + t * sum_unit
                 if taps - t >= TAPS:
-                    three(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
+                    three(
+                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+                    )
                 elif taps - t == 2:
-                    two(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
+                    two(
+                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+                    )
                 else:
-                    one(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
+                    one(
+                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+                    )
+                ahead, more_ahead, other_ahead = 0, 0, 0  # once is enough
                 t += TAPS
 
         return of_rows
@@ -52,20 +65,35 @@ def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
     dense_many, dense_one, any_many, any_one = (make_rows(rows, dense) for dense in (True, False) for rows in (ROWS, 1))
 
     @inline
-    def run(source, other, sums, n, entries, rows, taps, count, unit, sum_unit, source_step, other_step):
+    def run(
+        source, other, sums, n, entries, rows, taps, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
+    ):  # fmt: skip
         """The entry after the last must be one whose sums nobody wants."""
         r = 0
         while r < rows:
             at, alone = entries + r * PAIR, rows - r == 1
             if source_step == unit:
                 if alone:
-                    dense_one(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
+                    dense_one(
+                        source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
+                        ahead, more_ahead, other_ahead,
+                    )  # fmt: skip
                 else:
-                    dense_many(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
+                    dense_many(
+                        source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
+                        ahead, more_ahead, other_ahead,
+                    )  # fmt: skip
             elif alone:
-                any_one(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
+                any_one(
+                    source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
+                    ahead, more_ahead, other_ahead,
+                )  # fmt: skip
             else:
-                any_many(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
+                any_many(
+                    source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
+                    ahead, more_ahead, other_ahead,
+                )  # fmt: skip
+            ahead, more_ahead, other_ahead = 0, 0, 0  # once is enough
             r += ROWS
 
     return run
@@ -126,7 +154,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def direct(
         piece, scratch, source, dy, sums, block, images, rows, source_image, target_row, channels, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        row_ptr, row_pairs, phases, phase_table, ends, part_pairs, fresh_ptr, fresh,
     ):  # fmt: skip
         own = sums + piece * sums_bytes
         fill_zero(own, sums_bytes)
@@ -134,6 +162,9 @@ def build(lanes: Any) -> dict[str, Any]:
             image, r = row // rows, row % rows
             e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
             entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
+            f0, f1 = get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8)
+            ahead = get_int(fresh + 8 * (f1 - 1)) if f1 > f0 else 0
+            more_ahead = get_int(fresh + 8 * (f1 - 2)) if f1 > f0 + 1 else ahead
             for phase in range(phases):
                 entry = phase_table + phase * PHASE
                 other, x = dy + row * target_row + get_int(entry), source + image * source_image + get_int(entry + 8)
@@ -146,6 +177,7 @@ def build(lanes: Any) -> dict[str, Any]:
                         run_direct(
                             x + middle * step + c * SIZE, other + middle * other_step + c * SIZE, own + c * WIDE,
                             min(V, channels - c), scratch, entries, taps, end - middle, unit, sum_unit, step, other_step,
+                            ahead, more_ahead, target_row,
                         )  # fmt: skip
                 j = 0
                 while j < count:
@@ -171,6 +203,8 @@ def build(lanes: Any) -> dict[str, Any]:
             first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
             n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
             x = source + image * source_rows * source_row
+            for i in range(n0, n1):
+                fetch(x + get_int(need_row + 8 * i) * source_row, source_row)
             for c in range(0, channels, step):
                 n = min(step, channels - c)
                 for i in range(n0, n1):
@@ -188,7 +222,7 @@ def build(lanes: Any) -> dict[str, Any]:
                         run_block(
                             area + get_int(entry + 8), other + get_int(entry), own + c * WIDE, n, scratch, entries,
                             get_int(entry + 48), get_int(entry + 24), cell, get_int(entry + 64),
-                            get_int(entry + 72) * cell, get_int(entry + 80),
+                            get_int(entry + 72) * cell, get_int(entry + 80), 0, 0, target_row,
                         )  # fmt: skip
 
     return {"direct": direct, "grouped": grouped, "add": make_add(lanes)}

@@ -14,7 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I8, I32, I64, LLVM_TYPES, declare, pointer, some_lanes, splat_lanes
+from pullback.cpu.kernels.native import LINE
+from pullback.cpu.kernels.vectors import I8, I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
 
 WORD = 8
 PAIR = 16  # bytes of an entry of a table: source offset, weight offset
@@ -42,14 +43,17 @@ def emit_loop(builder: Any, first: Any, last: Any, carried: Sequence[Any], body:
     return phis
 
 
+def emit_prefetch(builder: Any, address: Any, write: bool = False) -> None:
+    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    flags = [ir.Constant(I32, value) for value in (int(write), 3, 1)]
+    builder.call(function, [pointer(builder, address, I8), *flags])
+
+
 def _make_prefetch(write: bool) -> Any:
     @intrinsic
     def prefetch(context: Any, address: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            byte = I8.as_pointer()
-            function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, I32, I32, I32])
-            flags = [ir.Constant(I32, value) for value in (int(write), 3, 1)]
-            builder.call(function, [pointer(builder, args[0], I8), *flags])
+            emit_prefetch(builder, args[0], write)
             return ctx.get_dummy_value()
 
         return types.void(types.int64), emit
@@ -59,6 +63,13 @@ def _make_prefetch(write: bool) -> Any:
 
 # Ask for a cache line that will soon be read, or written; an address that is no memory does no harm.
 prefetch_read, prefetch_write = _make_prefetch(False), _make_prefetch(True)
+
+
+@inline
+def fetch(source: int, count: int) -> None:
+    """Ask for bytes that will be read in another order than that of memory."""
+    for i in range(0, count, LINE):
+        prefetch_read(source + i)
 
 
 class _Emit:
@@ -247,16 +258,17 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
     """`rows` times `taps` sums of source * other over a run of cells, added to sums in memory.
 
     `entries` holds a (source, sum) pair of byte offsets for each row; taps are `unit` apart in the source, `sum_unit` in the
-    sums. dense: source_step is `unit`, so that neighbouring cells share what they read.
+    sums. dense: source_step is `unit`, so that neighbouring cells share what they read. What lies the three `ahead` distances
+    further on is asked for.
     """
 
     @intrinsic
     def tile(
         context: Any, source: Any, other: Any, sums: Any, n: Any, entries: Any, count: Any, unit: Any, sum_unit: Any,
-        source_step: Any, other_step: Any,
+        source_step: Any, other_step: Any, ahead: Any, more_ahead: Any, other_ahead: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step = args
+            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, *aheads = args
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n)
             source_mask, other_mask = (None if wide else mask for wide in (wide_source, wide_other))
@@ -268,6 +280,9 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
             def cells(size: int) -> Any:
                 def body(_: Any, carried: Any) -> Any:
                     at, other_at, *totals = carried
+                    for u in range(size):
+                        for begin, step, distance in zip((at, at, other_at), (steps, steps, other_steps), aheads, strict=True):
+                            emit_prefetch(builder, builder.add(builder.add(begin, step[u]), distance))
                     factors = [
                         emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]
                     ]
@@ -293,6 +308,6 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
                 emitter.store(place, total, True, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 10), emit
+        return types.void(*(types.int64,) * 13), emit
 
     return tile
