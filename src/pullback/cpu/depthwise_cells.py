@@ -11,6 +11,7 @@ import numpy as np
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.depthwise_tables import column_phases, fresh_rows, pairs, phase_tables, reach_of, row_pairs
 from pullback.cpu.machine import machine
+from pullback.cpu.memory import LINE, SMALLEST
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import row_block, streams
 from pullback.cpu.pool_tables import cut, row_count, rows
@@ -146,10 +147,14 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     if sides.is_direct:
         total = problem.batch * sides.rows
         block = row_block(total, sides.target_row)
-        stage = block * sides.target_row if streams(total * sides.target_row) else 0
+        past_cache = streams(moved)
+        lines = sides.channels * sides.size % LINE == 0 and _lanes(sides) * sides.size % LINE == 0
+        stream = past_cache and lines and total * sides.target_row >= SMALLEST  # smaller results are not aligned to lines
+        stage = block * sides.target_row if past_cache and not stream else 0
         given |= _direct_tables(problem, sides)
         given |= {"once": int(not sides.forward)}
         given |= {"block": block, "images": problem.batch, "target_row": sides.target_row, "stage": stage}
+        given |= {"stream": int(stream)}
         return make_plan(code(Variant("depthwise", "direct", problem.dtype.name)), -(-total // block), stage, moved, given)
     tables, blocks, scratch = _spread_tables(problem, sides, padded)
     units = problem.batch * blocks

@@ -45,7 +45,7 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     @outline
     def columns(
         source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
-        fresh, f0, f1, below,
+        fresh, f0, f1, below, stream,
     ):  # fmt: skip
         """fresh: offsets of the source rows that the next target row reads and this one does not. below: where that is, or 0."""
         stay_outline()
@@ -55,13 +55,13 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
                 ask_ahead(source + c * SIZE, unit, fresh, f0, f1, below + c * SIZE if below else 0, target_step)
             group_tile(
                 source + c * SIZE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, part_pairs,
-                taps, unit, weight_unit, source_step, target_step,
+                taps, unit, weight_unit, source_step, target_step, stream,
             )  # fmt: skip
             c += G
         while c < channels:
             last_tile(
                 source + c * SIZE, target + c * SIZE, weights + c * WIDE, min(V, channels - c), e0, e1, row_pairs,
-                k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
+                k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step, stream,
             )  # fmt: skip
             c += V
 
@@ -75,12 +75,12 @@ def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
     @outline
     def columns(
         source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
-        fresh, f0, f1, below,
+        fresh, f0, f1, below, stream,
     ):  # fmt: skip
         stay_outline()
         tile(
             source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs,
-            taps, unit, weight_unit, source_step, target_step,
+            taps, unit, weight_unit, source_step, target_step, stream,
         )  # fmt: skip
 
     return columns
@@ -94,7 +94,7 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
     @outline
     def row(
         source, target, weights, channels, e0, e1, row_pairs, phases, phase_table, ends, k0, k1, part_pairs,
-        fresh, f0, f1, once, next_row,
+        fresh, f0, f1, once, next_row, stream,
     ):  # fmt: skip
         """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before.
 
@@ -119,39 +119,39 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
                         if reach == 1:
                             many_dense(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below,
+                                step, target_step, fresh, f0, f1, below, stream,
                             )  # fmt: skip
                         elif reach == 2:
                             many_double(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below,
+                                step, target_step, fresh, f0, f1, below, stream,
                             )  # fmt: skip
                         else:
                             many_any(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below,
+                                step, target_step, fresh, f0, f1, below, stream,
                             )  # fmt: skip
                     elif reach == 1:
                         few_dense(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below,
+                            step, target_step, fresh, f0, f1, below, stream,
                         )  # fmt: skip
                     elif reach == 2:
                         few_double(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below,
+                            step, target_step, fresh, f0, f1, below, stream,
                         )  # fmt: skip
                     else:
                         few_any(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below,
+                            step, target_step, fresh, f0, f1, below, stream,
                         )  # fmt: skip
                 else:
                     more = 1
                     t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
                     one(
                         base + j * step + t0 * unit, out + j * target_step, factors + t0 * weight_unit, channels,
-                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, 0, 0, 0, 0,
+                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, 0, 0, 0, 0, stream,
                     )  # fmt: skip
                 j += more
             f1 = f0 if once else f1
@@ -177,9 +177,9 @@ def build(lanes: Any) -> dict[str, Any]:
     def direct(
         piece, scratch, source, weights, target, block, images, rows, source_image, target_row, channels,
         row_ptr, row_pairs, phases, phase_table, ends, part_pairs, stage,
-        fresh_ptr, fresh, once,
+        fresh_ptr, fresh, once, stream,
     ):  # fmt: skip
-        """stage: whether the target goes through scratch and past the cache."""
+        """The target goes past the cache if `stream` (where every vector is whole lines), and by way of scratch if `stage`."""
         first, last = piece * block, min(piece * block + block, images * rows)
         begin = scratch if stage else target + first * target_row
         for row in range(first, last):
@@ -189,10 +189,11 @@ def build(lanes: Any) -> dict[str, Any]:
                 source + image * source_image, own, weights, channels,
                 get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
                 0, 1, part_pairs, fresh, get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8), once,
-                0 if stage else target_row,
+                0 if stage or stream else target_row, stream,
             )  # fmt: skip
         if stage:
             stream_bytes(target + first * target_row, scratch, (last - first) * target_row)
+        if stage or stream:
             fence()
 
     def grouped(
@@ -217,7 +218,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
                     get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                    0, parts, part_pairs, 0, 0, 0, 0, 0,
+                    0, parts, part_pairs, 0, 0, 0, 0, 0, 0,
                 )  # fmt: skip
 
     return {"direct": direct, "grouped": grouped}

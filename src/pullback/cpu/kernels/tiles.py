@@ -112,6 +112,13 @@ class _Emit:
         function = declare(builder, name, ir.VoidType(), [packed, packed.as_pointer(), I32, mask.type])
         builder.call(function, [raw, place, ir.Constant(I32, align), mask])
 
+    def stream(self, address: Any, value: Any) -> None:
+        """Store past the cache; the address must be a multiple of the vector's size, which that of a cache line divides."""
+        packed = ir.VectorType(self.lanes._storage(), self.lanes.count)
+        raw = self.lanes._narrow(self.builder, value, self.lanes.count)
+        store = self.builder.store(raw, pointer(self.builder, address, packed), align=min(LINE, self.lanes.count * self.lanes.size))
+        store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(I32, 1)]))
+
     def splat(self, address: Any) -> Any:
         """A wide scalar in memory, in every lane."""
         return splat_lanes(self.builder, self.builder.load(pointer(self.builder, address, self.wide_type)), self.lanes.count)
@@ -157,16 +164,17 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_sourc
 
     Target p reads source p * reach + i by tap i; sources are `unit` bytes apart. A reach of 0 stands for any: targets then
     share no sources, which are source_step bytes apart from target to target. Only the first n lanes of targets and weights
-    are touched if `masked`; of a source in scratch (`wide_source`), all lanes.
+    are touched if `masked`; of a source in scratch (`wide_source`), all lanes. stream: whether to store past the cache, where
+    each vector of a target is whole cache lines.
     """
 
     @intrinsic
     def tile(
         context: Any, source: Any, target: Any, weights: Any, n: Any, e0: Any, e1: Any, outer: Any, k0: Any, k1: Any, inner: Any,
-        taps: Any, unit: Any, weight_unit: Any, source_step: Any, target_step: Any,
+        taps: Any, unit: Any, weight_unit: Any, source_step: Any, target_step: Any, stream: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args
+            source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args[:-1]
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n) if masked else None
             source_mask = None if wide_source else mask
@@ -211,11 +219,17 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_sourc
 
             zeros = [emitter.zero] * cells
             totals = emitter.over_taps((e0, e1, k0, k1), (outer, inner), (source, weights), zeros, body)
-            for step, total in zip(emitter.steps(target_step, cells), totals, strict=True):
-                emitter.store(builder.add(target, step), total, False, mask)
+            places = [builder.add(target, step) for step in emitter.steps(target_step, cells)]
+            with builder.if_else(builder.icmp_signed("!=", args[-1], ir.Constant(I64, 0))) as (past_cache, into_cache):
+                with past_cache:
+                    for place, total in zip(places, totals, strict=True):
+                        emitter.stream(place, total)
+                with into_cache:
+                    for place, total in zip(places, totals, strict=True):
+                        emitter.store(place, total, False, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 15), emit
+        return types.void(*(types.int64,) * 16), emit
 
     return tile
 
