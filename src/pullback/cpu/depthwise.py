@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.depthwise_cells import filter_plans, gather_plan
+from pullback.cpu import depthwise_cells, depthwise_planes
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
 from pullback.reference import conv as reference
@@ -23,7 +23,7 @@ def _address(array: Array) -> int:
 
 def _wide(problem: Problem, array: Array) -> Array:
     """Contiguous, in the type that sums are made in."""
-    return np.ascontiguousarray(array, np.float64 if problem.dtype.name == "float64" else np.float32)
+    return np.ascontiguousarray(array.astype(np.float64 if problem.dtype.name == "float64" else np.float32, copy=False))
 
 
 def _weights_last(problem: Problem, filter: Array) -> Array:
@@ -36,25 +36,35 @@ def _weights_last(problem: Problem, filter: Array) -> Array:
 
 
 def conv(problem: Problem, x: Array, filter: Array) -> Array:
-    return _gather(problem, x, filter, problem.output_shape)
+    y = _gather(problem, x, filter, problem.output_shape)
+    return reference.conv(problem, x, filter) if y is None else y
 
 
 def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
-    return _gather(problem, dy, filter, problem.input_shape)
+    dx = _gather(problem, dy, filter, problem.input_shape)
+    return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
 
 
-def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array:
-    source, weights = np.ascontiguousarray(source), _weights_last(problem, filter)
+def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array | None:
+    """Forward or input gradient; None where a weight that is not finite would be multiplied by the zeros beyond the ends."""
+    last = problem.layout == "channels_last"
+    weights = _weights_last(problem, filter) if last else _wide(problem, filter)
+    direct = last and _each(problem) == (1, 1)
+    finite = direct or bool(np.isfinite(weights).all())
+    if not finite and not last:
+        return None
+    source = np.ascontiguousarray(source)
     target = new_array(shape, problem.dtype)
-    padded = problem.groups == weights.shape[-1] or bool(np.isfinite(weights).all())
-    gather_plan(problem, padded).run(source=_address(source), weights=_address(weights), target=_address(target))
+    plan = depthwise_cells.gather_plan(problem, finite) if last else depthwise_planes.gather_plan(problem)
+    plan.run(source=_address(source), weights=_address(weights), target=_address(target))
     return target
 
 
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)
-    plans = filter_plans(problem)
+    module: Any = depthwise_cells if problem.layout == "channels_last" else depthwise_planes
+    plans = module.filter_plans(problem)
     sums = np.empty(plans.sum_bytes, np.uint8)
     plans.products.run(source=_address(x), dy=_address(dy), sums=_address(sums))
     plans.add.run(sums=_address(sums), result=_address(result))
@@ -68,8 +78,6 @@ def _accepts(problem: Problem) -> str | None:
         return "it is for more than one group"
     if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
         return "there is nothing to compute in an empty array"
-    if problem.layout != "channels_last":
-        return "channels_first"
     return None
 
 
