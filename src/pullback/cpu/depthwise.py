@@ -49,8 +49,7 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
     """Forward or input gradient; None where a weight that is not finite would be multiplied by the zeros beyond the ends."""
     last = problem.layout == "channels_last"
     weights = _weights_last(problem, filter) if last else _wide(problem, filter)
-    direct = last and _each(problem) == (1, 1)
-    finite = direct or bool(np.isfinite(weights).all())
+    finite = bool(np.isfinite(weights).all())
     if not finite and not last:
         return None
     source = np.ascontiguousarray(source)

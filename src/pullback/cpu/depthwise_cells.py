@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.depthwise_tables import column_phases, fresh_rows, pairs, phase_tables, reach_of, row_pairs
+from pullback.cpu.depthwise_tables import Ints, column_phases, pairs, phase_tables, reach_of, row_pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import LINE, SMALLEST
 from pullback.cpu.plan import Plan, make_plan
-from pullback.cpu.pool_common import row_block, streams
+from pullback.cpu.pool_common import streams
 from pullback.cpu.pool_tables import cut, row_count, rows
 from pullback.problem import Problem
+from pullback.settings import cores
 
-AREA_BYTES = 384 << 10  # spread rows of a block
+AREA_BYTES = 384 << 10  # source rows of a block in scratch
 SUM_BYTES = 4 << 20  # of all pieces of a filter gradient together
 MOST_PIECES = 32  # of a filter gradient
 FILTER = "depthwise_filter"
@@ -86,56 +87,58 @@ def _lanes(sides: Sides) -> int:
     return machine().vector_bytes // sides.wide
 
 
-def _direct_tables(problem: Problem, sides: Sides) -> dict[str, Any]:
-    lists = rows(problem.window, sides.forward)
-    fresh_ptr, fresh = fresh_rows(lists, sides.source_rows)
-    phases = column_phases(problem.window, sides.forward)
-    cell, target_cell = sides.source_channels * sides.size, sides.channels * sides.size
-    table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, 0, sides.tap_bytes, False)
-    return {
-        "rows": sides.rows, "source_image": sides.source_rows * sides.source_row, "channels": sides.channels,
-        "row_ptr": lists.ptr, "row_pairs": row_pairs(lists, sides.source_row, problem.window.kernel[-1] * sides.tap_bytes),
-        "ends": ends, "phases": len(phases), "phase_table": table, "part_pairs": np.zeros((1, 2), np.int64),
-        "fresh_ptr": fresh_ptr, "fresh": np.append(fresh * sides.source_row, 0),
-    }  # fmt: skip
+def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_row: int, padded: bool) -> tuple[dict[str, Any], int]:
+    """Arguments of all kernels whose source rows lie in scratch in cells of `cell` bytes, and the bytes of these.
 
-
-def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int, int]:
-    """Arguments of the kernels that spread rows, the number of row blocks of an image, and the bytes of their scratch."""
-    window, lanes = problem.window, _lanes(sides)
-    parts, targets = sides.sources_each, sides.targets_each
-    step = targets * (lanes // max(parts, targets))
-    # A spread vector costs a shuffle, or a scalar copy for each lane; it is then used once a tap.
-    permuted = step > 0 and (window.tap_count + 2) * lanes < (window.tap_count + 2 * lanes) * step
-    if not permuted:
-        step = lanes
-    channel = np.arange(lanes, dtype=np.int64)
-    orders = np.minimum((channel // targets * parts)[None, :] + np.arange(parts)[:, None], lanes - 1)
+    parts: (source, weight) offsets of the parts of a cell. more_row: bytes of scratch that a source row takes beside.
+    """
+    window = problem.window
     phases = column_phases(window, sides.forward)
     low, places = reach_of(phases, sides.source_cols)
-    vector = lanes * sides.wide
-    cell = parts * vector
     area_row = places * cell
     lists = rows(window, sides.forward)
-    blocks = cut(lists, sides.rows)
-    if blocks.most_needed * area_row > AREA_BYTES:
-        reach = int(np.diff(lists.ptr).max(initial=1))
-        per_row = max(1, sides.source_rows // max(1, sides.rows))
-        blocks = cut(lists, max(1, (AREA_BYTES // area_row - reach) // per_row))
-    numbers = np.arange(parts, dtype=np.int64)
+    stride = max(1, sides.source_rows // max(1, sides.rows))  # source rows that a target row more takes
+    halo = int(np.diff(lists.ptr).max(initial=1))
+    fitting = max(1, (AREA_BYTES // (area_row + more_row) - halo) // stride)
+    shared = max(-(-sides.rows * problem.batch // (4 * cores())), halo)  # so that all threads have work
+    blocks = cut(lists, min(sides.rows, fitting, shared))
     target_cell = sides.channels * sides.size
     table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, low, sides.tap_bytes, padded)
     given = {
         "blocks": blocks.count, "block_rows": blocks.row, "need_ptr": blocks.need_ptr, "need_row": blocks.need,
         "rows": sides.rows, "source_rows": sides.source_rows, "source_row": sides.source_row, "target_row": sides.target_row,
-        "channels": sides.channels, "step": step, "source_channels": sides.source_channels, "source_cols": sides.source_cols,
-        "sources_each": parts, "targets_each": targets, "parts": parts, "permuted": int(permuted),
-        "orders": orders.astype(np.int64 if sides.wide == 8 else np.int32), "low": low, "places": places, "area_row": area_row,
-        "row_ptr": lists.ptr, "row_pairs": row_pairs(lists, area_row, window.kernel[-1] * sides.tap_bytes, blocks.slot),
-        "phases": len(phases), "phase_table": table, "ends": ends,
-        "part_pairs": pairs(numbers * vector, numbers * (sides.channels * sides.wide)),
+        "channels": sides.channels, "source_cols": sides.source_cols, "cell": cell, "low": low, "places": places,
+        "area_row": area_row, "row_ptr": lists.ptr,
+        "row_pairs": row_pairs(lists, area_row, window.kernel[-1] * sides.tap_bytes, blocks.slot),
+        "phases": len(phases), "phase_table": table, "ends": ends, "part_pairs": parts,
+        "copy_start": blocks.most_needed * area_row, "copy_row": more_row,
     }  # fmt: skip
-    return given, blocks.count, blocks.most_needed * area_row
+    return given, blocks.most_needed * (area_row + more_row)
+
+
+def _direct_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
+    vector = machine().vector_bytes
+    cell = -(-sides.channels * sides.wide // vector) * vector
+    return _tables(problem, sides, cell, np.zeros((1, 2), np.int64), 0, padded)
+
+
+def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
+    lanes, vector = _lanes(sides), machine().vector_bytes
+    parts, targets = sides.sources_each, sides.targets_each
+    step = targets * (lanes // max(parts, targets))
+    # A spread vector costs a shuffle, or a scalar copy for each lane; it is then used once a tap.
+    taps = problem.window.tap_count
+    permuted = step > 0 and (taps + 2) * lanes < (taps + 2 * lanes) * step
+    channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
+    orders = np.minimum((channel // targets * parts)[None, :] + numbers[:, None], lanes - 1)
+    part_pairs = pairs(numbers * vector, numbers * (sides.channels * sides.wide))
+    given, scratch = _tables(problem, sides, parts * vector, part_pairs, -(-sides.source_row // LINE) * LINE, padded)
+    given |= {
+        "step": step if permuted else lanes, "source_channels": sides.source_channels, "sources_each": parts,
+        "targets_each": targets, "parts": parts, "permuted": int(permuted),
+        "orders": orders.astype(np.int64 if sides.wide == 8 else np.int32),
+    }  # fmt: skip
+    return given, scratch
 
 
 @lru_cache(maxsize=1024)
@@ -145,21 +148,20 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     moved = moved_bytes(problem)
     given: dict[str, Any] = {"source": None, "weights": None, "target": None}
     if sides.is_direct:
-        total = problem.batch * sides.rows
-        block = row_block(total, sides.target_row)
+        tables, scratch = _direct_tables(problem, sides, padded)
+        total = problem.batch * sides.rows * sides.target_row
         past_cache = streams(moved)
         lines = sides.channels * sides.size % LINE == 0 and _lanes(sides) * sides.size % LINE == 0
-        stream = past_cache and lines and total * sides.target_row >= SMALLEST  # smaller results are not aligned to lines
-        stage = block * sides.target_row if past_cache and not stream else 0
-        given |= _direct_tables(problem, sides)
-        given |= {"once": int(not sides.forward)}
-        given |= {"block": block, "images": problem.batch, "target_row": sides.target_row, "stage": stage}
-        given |= {"stream": int(stream)}
-        return make_plan(code(Variant("depthwise", "direct", problem.dtype.name)), -(-total // block), stage, moved, given)
-    tables, blocks, scratch = _spread_tables(problem, sides, padded)
-    units = problem.batch * blocks
-    given |= tables | {"units": units}
-    return make_plan(code(Variant("depthwise", "grouped", problem.dtype.name)), units, scratch, moved, given)
+        stream = past_cache and lines and total >= SMALLEST  # smaller results are not aligned to lines
+        stage = past_cache and not stream
+        given |= {"stream": int(stream), "stage": scratch if stage else 0}
+        scratch += sides.target_row if stage else 0
+        name = "direct"
+    else:
+        tables, scratch = _spread_tables(problem, sides, padded)
+        name = "grouped"
+    compiled = code(Variant("depthwise", name, problem.dtype.name))
+    return make_plan(compiled, problem.batch * tables["blocks"], scratch, moved, given | tables)
 
 
 @dataclass(frozen=True)
@@ -187,19 +189,11 @@ def filter_plans(problem: Problem) -> FilterPlans:
     most = max(1, min(MOST_PIECES, SUM_BYTES // sum_bytes, moved // max(64 << 10, 2 * sum_bytes)))
     entries = -(-(problem.window.tap_count * sides.sources_each + 1) * 16 // 64) * 64
     given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": used}
-    if sides.is_direct:
-        tables = _direct_tables(problem, sides)
-        total = problem.batch * sides.rows
-        block = -(-total // most)
-        pieces = -(-total // block)
-        given |= tables | {"block": block, "images": problem.batch, "target_row": sides.target_row}
-        name, scratch = "direct", entries
-    else:
-        tables, blocks, area = _spread_tables(problem, sides, True)
-        units = problem.batch * blocks
-        group = -(-units // most)
-        pieces = -(-units // group)
-        given |= tables | {"group": group, "units": units, "area_start": entries}
-        name, scratch = "grouped", entries + area
-    compiled = code(Variant(FILTER, name, problem.dtype.name))
-    return FilterPlans(make_plan(compiled, pieces, scratch, moved, given), add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)
+    tables, area = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, True)
+    units = problem.batch * tables["blocks"]
+    group = -(-units // most)
+    pieces = -(-units // group)
+    given |= tables | {"group": group, "units": units, "area_start": entries}
+    compiled = code(Variant(FILTER, "direct" if sides.is_direct else "grouped", problem.dtype.name))
+    products = make_plan(compiled, pieces, entries + area, moved, given)
+    return FilterPlans(products, add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)

@@ -5,7 +5,6 @@ Forward, targets are outputs and sources inputs; for the input gradient it is th
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -73,12 +72,8 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
         apart = unit if taps > 1 else 1
         first = min(phase.shifts, default=0)
         for j in range(min(apart, phase.count)):
-            found.append(
-                Columns(
-                    phase.start + j * s, s * apart, -(-(phase.count - j) // apart), first + j, apart, 1, taps,
-                    max(phase.taps, default=0), -tap_step,
-                )  # fmt: skip
-            )
+            count, last = -(-(phase.count - j) // apart), max(phase.taps, default=0)
+            found.append(Columns(phase.start + j * s, s * apart, count, first + j, apart, 1, taps, last, -tap_step))
     return tuple(found)
 
 
@@ -116,13 +111,3 @@ def phase_tables(
 def row_pairs(lists: Lists, source_bytes: int, tap_bytes: int, slots: Ints | None = None) -> Ints:
     """Pairs of the row lists; `slots` are places in scratch instead of source rows."""
     return pairs((lists.source if slots is None else slots) * source_bytes, lists.tap * tap_bytes)
-
-
-def fresh_rows(lists: Lists, source_rows: int) -> tuple[Ints, Ints]:
-    """(ptr, rows): the source rows that each target row's successor reads and it does not itself; after the last comes the
-    first of the next image.
-    """
-    needs = [lists.source[lists.ptr[i] : lists.ptr[i + 1]] for i in range(lists.targets)]
-    found = [np.setdiff1d(after, now) for now, after in itertools.pairwise([*needs, needs[0] + source_rows])]
-    ptr = np.cumsum([0, *(len(rows) for rows in found)])
-    return ptr.astype(np.int64), np.concatenate(found).astype(np.int64)

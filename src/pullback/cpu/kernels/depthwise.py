@@ -1,21 +1,23 @@
 """Grouped convolution and its input gradient, channels_last, with vectors of target channels.
 
 Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of byte offsets.
-Target columns come in phases (residues of the stride; one for the forward direction): in the middle of a row all columns of a
-phase have the same taps and go through wide tiles, at its ends each column has a range of taps of its own.
+The source rows of a block of target rows are first laid out in scratch, where cells begin on whole vectors and columns beyond
+the ends are zeros: memory is read once and in order, however the taps then jump about. `direct` lays out whole rows, for one
+source channel per target channel; `grouped` one vector of target channels at a time (groups.py), part k of a cell holding the
+k-th source channel of each target channel's group.
 
-`direct` is for one source channel per target channel. `grouped` first spreads each source row in scratch (groups.py), so that
-part k of a cell holds, for each target channel, the k-th source channel of its group.
+Target columns come in phases whose neighbours read neighbouring sources. Where weights are not finite, and so must not meet the
+zeros, the columns at the ends of a row have a range of taps of their own.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.groups import make_spread
-from pullback.cpu.kernels.native import LINE, fence, stream_bytes
-from pullback.cpu.kernels.tiles import fetch, make_cells_tile, prefetch_read, prefetch_write
-from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
+from pullback.cpu.kernels.groups import make_lay, make_spread
+from pullback.cpu.kernels.native import copy_bytes, fence, stream_bytes
+from pullback.cpu.kernels.tiles import make_cells_tile
+from pullback.cpu.kernels.vectors import get_int, outline, stay_outline
 
 MANY, FEW = 8, 4  # columns of a tile
 PHASE = 12 * 8  # bytes of an entry of the phase table
@@ -25,42 +27,25 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` columns of all channels, `registers` vectors at a time."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     G = registers * V
-    lines = registers * max(1, V * SIZE // LINE)
-    group_tile = make_cells_tile(lanes.times(registers), cells, reach, False, False)
-    last_tile = make_cells_tile(lanes, cells, reach, True, False)
-
-    @inline
-    def ask_ahead(source, unit, fresh, f0, f1, target, target_step):
-        """Ask for what lies below this tile in the rows that come next, so that memory works while we compute."""
-        for f in range(f0, f1):
-            line = source + get_int(fresh + 8 * f)
-            for p in range(cells * max(reach, 1)):
-                for i in range(lines):
-                    prefetch_read(line + p * unit + i * LINE)
-        if target:
-            for p in range(cells):
-                for i in range(lines):
-                    prefetch_write(target + p * target_step + i * LINE)
+    group_tile = make_cells_tile(lanes.times(registers), cells, reach, False)
+    last_tile = make_cells_tile(lanes, cells, reach, True)
 
     @outline
     def columns(
         source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
-        fresh, f0, f1, below, stream,
+        stream,
     ):  # fmt: skip
-        """fresh: offsets of the source rows that the next target row reads and this one does not. below: where that is, or 0."""
         stay_outline()
         c = 0
         while c + G <= channels:
-            if cells > 1:
-                ask_ahead(source + c * SIZE, unit, fresh, f0, f1, below + c * SIZE if below else 0, target_step)
             group_tile(
-                source + c * SIZE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, part_pairs,
+                source + c * WIDE, target + c * SIZE, weights + c * WIDE, G, e0, e1, row_pairs, k0, k1, part_pairs,
                 taps, unit, weight_unit, source_step, target_step, stream,
             )  # fmt: skip
             c += G
         while c < channels:
             last_tile(
-                source + c * SIZE, target + c * SIZE, weights + c * WIDE, min(V, channels - c), e0, e1, row_pairs,
+                source + c * WIDE, target + c * SIZE, weights + c * WIDE, min(V, channels - c), e0, e1, row_pairs,
                 k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step, stream,
             )  # fmt: skip
             c += V
@@ -70,12 +55,12 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
 
 def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
     """`cells` columns of one vector of channels whose source lies in scratch."""
-    tile = make_cells_tile(lanes, cells, reach, True, True)
+    tile = make_cells_tile(lanes, cells, reach, True)
 
     @outline
     def columns(
         source, target, weights, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit, source_step, target_step,
-        fresh, f0, f1, below, stream,
+        stream,
     ):  # fmt: skip
         stay_outline()
         tile(
@@ -94,12 +79,9 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
     @outline
     def row(
         source, target, weights, channels, e0, e1, row_pairs, phases, phase_table, ends, k0, k1, part_pairs,
-        fresh, f0, f1, once, next_row, stream,
+        stream,
     ):  # fmt: skip
-        """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before.
-
-        once: whether every phase reads the same source columns. next_row: bytes to the next target row, 0 in scratch.
-        """
+        """One target row. Middle columns left over by whole tiles are made again by a tile that overlaps the one before."""
         stay_outline()
         for phase in range(phases):
             entry = phase_table + phase * PHASE
@@ -114,47 +96,45 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
                     more = MANY if end - j > FEW and end - middle >= MANY else FEW
                     j = min(j, end - more)
                     at, to = base + j * step, out + j * target_step
-                    below = to + next_row if next_row else 0
                     if more == MANY:
                         if reach == 1:
                             many_dense(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below, stream,
+                                step, target_step, stream,
                             )  # fmt: skip
                         elif reach == 2:
                             many_double(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below, stream,
+                                step, target_step, stream,
                             )  # fmt: skip
                         else:
                             many_any(
                                 at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                                step, target_step, fresh, f0, f1, below, stream,
+                                step, target_step, stream,
                             )  # fmt: skip
                     elif reach == 1:
                         few_dense(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below, stream,
+                            step, target_step, stream,
                         )  # fmt: skip
                     elif reach == 2:
                         few_double(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below, stream,
+                            step, target_step, stream,
                         )  # fmt: skip
                     else:
                         few_any(
                             at, to, factors, channels, e0, e1, row_pairs, k0, k1, part_pairs, taps, unit, weight_unit,
-                            step, target_step, fresh, f0, f1, below, stream,
+                            step, target_step, stream,
                         )  # fmt: skip
                 else:
                     more = 1
                     t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
                     one(
                         base + j * step + t0 * unit, out + j * target_step, factors + t0 * weight_unit, channels,
-                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, 0, 0, 0, 0, stream,
+                        e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, stream,
                     )  # fmt: skip
                 j += more
-            f1 = f0 if once else f1
 
     return row
 
@@ -172,53 +152,57 @@ def build(lanes: Any) -> dict[str, Any]:
         [_make_block_columns(lanes, FEW, reach) for reach in REACHES],
         _make_block_columns(lanes, 1, 1),
     )
-    spread = make_spread(lanes)
+    lay, spread = make_lay(lanes), make_spread(lanes)
 
     def direct(
-        piece, scratch, source, weights, target, block, images, rows, source_image, target_row, channels,
-        row_ptr, row_pairs, phases, phase_table, ends, part_pairs, stage,
-        fresh_ptr, fresh, once, stream,
+        piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row, target_row,
+        channels, source_cols, cell, low, places, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        stream, stage,
     ):  # fmt: skip
-        """The target goes past the cache if `stream` (where every vector is whole lines), and by way of scratch if `stage`."""
-        first, last = piece * block, min(piece * block + block, images * rows)
-        begin = scratch if stage else target + first * target_row
-        for row in range(first, last):
-            image, r = row // rows, row % rows
-            own = begin + (row - first) * target_row
+        """A block of target rows of an image. They go past the cache if `stream` (where every vector is whole lines), and by
+        way of scratch if `stage`.
+        """
+        image, b = piece // blocks, piece % blocks
+        first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
+        n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+        for i in range(n0, n1):
+            row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
+            lay(row, scratch + (i - n0) * area_row, source_cols, channels, cell, low, places)
+        for r in range(first, last):
+            out = target + (image * rows + r) * target_row
             direct_row(
-                source + image * source_image, own, weights, channels,
-                get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                0, 1, part_pairs, fresh, get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8), once,
-                0 if stage or stream else target_row, stream,
+                scratch, scratch + stage if stage else out, weights, channels, get_int(row_ptr + 8 * r),
+                get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends, 0, 1, part_pairs, stream,
             )  # fmt: skip
-        if stage:
-            stream_bytes(target + first * target_row, scratch, (last - first) * target_row)
+            if stage:
+                stream_bytes(out, scratch + stage, target_row)
         if stage or stream:
             fence()
 
     def grouped(
-        piece, scratch, source, weights, target, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
+        piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows,
         source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
-        low, places, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        low, places, area_row, copy_start, copy_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
     ):  # fmt: skip
         """A block of target rows of an image, `step` channels at a time. low: the first place of a spread row as a column."""
         image, b = piece // blocks, piece % blocks
         first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
         n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
-        own = source + image * source_rows * source_row
+        copies = scratch + copy_start
         for i in range(n0, n1):
-            fetch(own + get_int(need_row + 8 * i) * source_row, source_row)
+            row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
+            copy_bytes(copies + (i - n0) * copy_row, row, source_row)
         for c in range(0, channels, step):
-            for i in range(n0, n1):
+            for i in range(n1 - n0):
                 spread(
-                    own + get_int(need_row + 8 * i) * source_row, scratch + (i - n0) * area_row, c, min(step, channels - c),
+                    copies + i * copy_row, scratch + i * area_row, c, min(step, channels - c),
                     source_channels, source_cols, sources_each, targets_each, parts, permuted, orders, low, places,
                 )  # fmt: skip
             for r in range(first, last):
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
                     get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                    0, parts, part_pairs, 0, 0, 0, 0, 0, 0,
+                    0, parts, part_pairs, 0,
                 )  # fmt: skip
 
     return {"direct": direct, "grouped": grouped}

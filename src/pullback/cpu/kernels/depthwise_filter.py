@@ -10,28 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.depthwise import PHASE
-from pullback.cpu.kernels.groups import make_spread
-from pullback.cpu.kernels.native import fill_zero
-from pullback.cpu.kernels.tiles import PAIR, fetch, make_products_tile
+from pullback.cpu.kernels.groups import make_lay, make_spread
+from pullback.cpu.kernels.native import copy_bytes, fill_zero
+from pullback.cpu.kernels.tiles import PAIR, make_products_tile
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
 ROWS, TAPS = 3, 3  # of a tile
 
 
-def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
+def make_run(lanes: Any) -> Any:
     """All rows and taps over a run of cells, in tiles of 3 rows or 1 by 3, 2 or 1 taps."""
 
     def make(rows: int, taps: int, dense: bool) -> Any:
-        tile = make_products_tile(lanes, rows, taps, dense, wide_source, wide_other)
+        tile = make_products_tile(lanes, rows, taps, dense, False)
 
         @outline
-        def outlined(
-            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-        ):  # fmt: skip
+        def outlined(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step):
             stay_outline()
-            tile(
-                source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-            )
+            tile(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step)
 
         return outlined
 
@@ -39,25 +35,16 @@ def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
         one, two, three = (make(rows, taps, dense) for taps in (1, 2, 3))
 
         @inline
-        def of_rows(
-            source, other, sums, n, entries, taps, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-        ):  # fmt: skip
+        def of_rows(source, other, sums, n, entries, taps, count, unit, sum_unit, source_step, other_step):
             t = 0
             while t < taps:
                 at, to = source + t * unit, sums + t * sum_unit
                 if taps - t >= TAPS:
-                    three(
-                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-                    )
+                    three(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
                 elif taps - t == 2:
-                    two(
-                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-                    )
+                    two(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
                 else:
-                    one(
-                        at, other, to, n, entries, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-                    )
-                ahead, more_ahead, other_ahead = 0, 0, 0  # once is enough
+                    one(at, other, to, n, entries, count, unit, sum_unit, source_step, other_step)
                 t += TAPS
 
         return of_rows
@@ -65,35 +52,20 @@ def make_run(lanes: Any, wide_source: bool, wide_other: bool) -> Any:
     dense_many, dense_one, any_many, any_one = (make_rows(rows, dense) for dense in (True, False) for rows in (ROWS, 1))
 
     @inline
-    def run(
-        source, other, sums, n, entries, rows, taps, count, unit, sum_unit, source_step, other_step, ahead, more_ahead, other_ahead
-    ):  # fmt: skip
+    def run(source, other, sums, n, entries, rows, taps, count, unit, sum_unit, source_step, other_step):
         """The entry after the last must be one whose sums nobody wants."""
         r = 0
         while r < rows:
             at, alone = entries + r * PAIR, rows - r == 1
             if source_step == unit:
                 if alone:
-                    dense_one(
-                        source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
-                        ahead, more_ahead, other_ahead,
-                    )  # fmt: skip
+                    dense_one(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
                 else:
-                    dense_many(
-                        source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
-                        ahead, more_ahead, other_ahead,
-                    )  # fmt: skip
+                    dense_many(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
             elif alone:
-                any_one(
-                    source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
-                    ahead, more_ahead, other_ahead,
-                )  # fmt: skip
+                any_one(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
             else:
-                any_many(
-                    source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step,
-                    ahead, more_ahead, other_ahead,
-                )  # fmt: skip
-            ahead, more_ahead, other_ahead = 0, 0, 0  # once is enough
+                any_many(source, other, sums, n, at, taps, count, unit, sum_unit, source_step, other_step)
             r += ROWS
 
     return run
@@ -132,97 +104,68 @@ def make_add(lanes: Any) -> Any:
 
 def build(lanes: Any) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load_some, load_wide_some, store_wide_some, fma = lanes.load_some, lanes.load_wide_some, lanes.store_wide_some, lanes.fma
-    run_direct = make_run(lanes, False, False)
-    run_block = make_run(lanes, True, False)
-    spread = make_spread(lanes)
+    run = make_run(lanes)
+    lay, spread = make_lay(lanes), make_spread(lanes)
 
     @outline
-    def one_column(source, other, sums, channels, entries, rows, taps, unit, sum_unit):
-        """A column at the end of a row."""
+    def one_row(source, other, sums, channels, entries, rows, phases, phase_table):
+        """The products of one output row with all the source rows it reads."""
         stay_outline()
-        for r in range(rows):
-            for t in range(taps):
-                at = source + get_int(entries + r * PAIR) + t * unit
-                place = sums + get_int(entries + r * PAIR + 8) + t * sum_unit
-                for c in range(0, channels, V):
-                    n = min(V, channels - c)
-                    total = load_wide_some(place + c * WIDE, n)
-                    store_wide_some(
-                        place + c * WIDE, fma(load_some(at + c * SIZE, n), load_some(other + c * SIZE, n), total), n
-                    )
+        for phase in range(phases):
+            entry = phase_table + phase * PHASE
+            x, dy, count, taps = source + get_int(entry + 8), other + get_int(entry), get_int(entry + 24), get_int(entry + 48)
+            unit, sum_unit, other_step = get_int(entry + 56), get_int(entry + 64), get_int(entry + 80)
+            step = get_int(entry + 72) * unit
+            for c in range(0, channels, V):
+                n = min(V, channels - c)
+                run(
+                    x + c * WIDE, dy + c * SIZE, sums + c * WIDE, n, entries, rows, taps, count, unit, sum_unit, step, other_step
+                )
 
     def direct(
-        piece, scratch, source, dy, sums, block, images, rows, source_image, target_row, channels, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, ends, part_pairs, fresh_ptr, fresh,
-    ):  # fmt: skip
-        own = sums + piece * sums_bytes
-        fill_zero(own, sums_bytes)
-        for row in range(piece * block, min(piece * block + block, images * rows)):
-            image, r = row // rows, row % rows
-            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-            entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
-            f0, f1 = get_int(fresh_ptr + 8 * r), get_int(fresh_ptr + 8 * r + 8)
-            ahead = get_int(fresh + 8 * (f1 - 1)) if f1 > f0 else 0
-            more_ahead = get_int(fresh + 8 * (f1 - 2)) if f1 > f0 + 1 else ahead
-            for phase in range(phases):
-                entry = phase_table + phase * PHASE
-                other, x = dy + row * target_row + get_int(entry), source + image * source_image + get_int(entry + 8)
-                count, middle, end = get_int(entry + 24), get_int(entry + 32), get_int(entry + 40)
-                taps, unit, sum_unit = get_int(entry + 48), get_int(entry + 56), get_int(entry + 64)
-                step, other_step = get_int(entry + 72) * unit, get_int(entry + 80)
-                place = ends + 16 * get_int(entry + 88)
-                if end > middle:
-                    for c in range(0, channels, V):
-                        run_direct(
-                            x + middle * step + c * SIZE, other + middle * other_step + c * SIZE, own + c * WIDE,
-                            min(V, channels - c), scratch, entries, taps, end - middle, unit, sum_unit, step, other_step,
-                            ahead, more_ahead, target_row,
-                        )  # fmt: skip
-                j = 0
-                while j < count:
-                    if j == middle and end > middle:
-                        j = end
-                    else:
-                        t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
-                        one_column(
-                            x + j * step + t0 * unit, other + j * other_step, own + t0 * sum_unit, channels, scratch, entries,
-                            t1 - t0, unit, sum_unit,
-                        )  # fmt: skip
-                        j += 1
-
-    def grouped(
-        piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
-        source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
-        low, places, area_row, area_start, sums_bytes, spare, row_ptr, row_pairs, phases, phase_table, part_pairs,
+        piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row,
+        target_row, channels, source_cols, cell, low, places, area_row, area_start, sums_bytes, spare,
+        row_ptr, row_pairs, phases, phase_table, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
         fill_zero(own, sums_bytes)
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
             n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
-            x = source + image * source_rows * source_row
             for i in range(n0, n1):
-                fetch(x + get_int(need_row + 8 * i) * source_row, source_row)
+                row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
+                lay(row, area + (i - n0) * area_row, source_cols, channels, cell, low, places)
+            for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
+                e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
+                entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
+                one_row(area, dy + (image * rows + r) * target_row, own, channels, scratch, entries, phases, phase_table)
+
+    def grouped(
+        piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
+        source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
+        low, places, area_row, copy_start, copy_row, area_start, sums_bytes, spare,
+        row_ptr, row_pairs, phases, phase_table, part_pairs,
+    ):  # fmt: skip
+        own, area = sums + piece * sums_bytes, scratch + area_start
+        copies = area + copy_start
+        fill_zero(own, sums_bytes)
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+            for i in range(n0, n1):
+                row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
+                copy_bytes(copies + (i - n0) * copy_row, row, source_row)
             for c in range(0, channels, step):
                 n = min(step, channels - c)
-                for i in range(n0, n1):
+                for i in range(n1 - n0):
                     spread(
-                        x + get_int(need_row + 8 * i) * source_row, area + (i - n0) * area_row, c, n,
+                        copies + i * copy_row, area + i * area_row, c, n,
                         source_channels, source_cols, sources_each, targets_each, parts, permuted, orders, low, places,
                     )  # fmt: skip
-                for r in range(first, last):
+                for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
                     e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
                     entries = list_rows(scratch, e0, e1, row_pairs, parts, part_pairs, spare)
                     other = dy + (image * rows + r) * target_row + c * SIZE
-                    for phase in range(phases):
-                        entry = phase_table + phase * PHASE
-                        cell = get_int(entry + 56)
-                        run_block(
-                            area + get_int(entry + 8), other + get_int(entry), own + c * WIDE, n, scratch, entries,
-                            get_int(entry + 48), get_int(entry + 24), cell, get_int(entry + 64),
-                            get_int(entry + 72) * cell, get_int(entry + 80), 0, 0, target_row,
-                        )  # fmt: skip
+                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, phase_table)
 
     return {"direct": direct, "grouped": grouped, "add": make_add(lanes)}

@@ -130,12 +130,12 @@ def build(lanes: Any) -> dict[str, Any]:
             fence()
 
     def make_products(taps: int) -> Any:
-        tile = make_products_tile(lanes, taps, 1, False, True, True)
+        tile = make_products_tile(lanes, taps, 1, False, True)
 
         @outline
         def products(source, other, sums, entries, count):
             stay_outline()
-            tile(source, other, sums, V, entries, count, 0, 0, V * WIDE, V * WIDE, 0, 0, 0)
+            tile(source, other, sums, V, entries, count, 0, 0, V * WIDE, V * WIDE)
 
         return products
 

@@ -1,4 +1,6 @@
-"""Spreading a channels_last row over the channels of the other side: part k of a cell is, in each lane, the k-th of its group.
+"""Rows of channels_last arrays in scratch: laid out as they are, or spread over the channels of the other side.
+
+Spread, part k of a cell is, in each lane, the k-th source channel of its group.
 
 Target channel c belongs to group c // targets_each, whose source channels are group * sources_each + k for each part k. A spread
 row is (place, part, vector of target channels) in scratch; places outside the row are zeros.
@@ -12,7 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.vectors import I32, I64, declare, outline, pointer, stay_outline
+from pullback.cpu.kernels.native import fill_zero
+from pullback.cpu.kernels.vectors import I32, I64, declare, inline, outline, pointer, stay_outline
 
 
 def make_permute(lanes: Any) -> Any:
@@ -40,6 +43,40 @@ def make_permute(lanes: Any) -> Any:
         return lanes.vector(lanes.vector, types.int64), emit
 
     return permute
+
+
+def make_lay(lanes: Any) -> Any:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    load, load_some, store_wide = lanes.load, lanes.load_some, lanes.store_wide
+    quad = lanes.times(4)
+    Q, load_quad, store_quad = quad.count, quad.load, quad.store_wide
+
+    @inline
+    def run(source, target, count):
+        j = 0
+        while j + Q <= count:
+            store_quad(target + j * WIDE, load_quad(source + j * SIZE, Q), Q)
+            j += Q
+        while j + V <= count:
+            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
+            j += V
+        if j < count:
+            store_wide(target + j * WIDE, load_some(source + j * SIZE, count - j), V)
+
+    @outline
+    def lay(source, area, cols, channels, cell, low, places):
+        """One row with all its channels: places of `cell` bytes in the compute type, zeros outside the row."""
+        stay_outline()
+        fill_zero(area, (0 - low) * cell)
+        fill_zero(area + (cols - low) * cell, (places + low - cols) * cell)
+        line = area - low * cell
+        if cell == channels * WIDE:
+            run(source, line, cols * channels)
+        else:
+            for col in range(cols):
+                run(source + col * channels * SIZE, line + col * cell, channels)
+
+    return lay
 
 
 def make_spread(lanes: Any) -> Any:

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.native import LINE
-from pullback.cpu.kernels.vectors import I8, I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
+from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, pointer, some_lanes, splat_lanes
 
 WORD = 8
 PAIR = 16  # bytes of an entry of a table: source offset, weight offset
@@ -41,35 +41,6 @@ def emit_loop(builder: Any, first: Any, last: Any, carried: Sequence[Any], body:
     builder.branch(head)
     builder.position_at_end(after)
     return phis
-
-
-def emit_prefetch(builder: Any, address: Any, write: bool = False) -> None:
-    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-    flags = [ir.Constant(I32, value) for value in (int(write), 3, 1)]
-    builder.call(function, [pointer(builder, address, I8), *flags])
-
-
-def _make_prefetch(write: bool) -> Any:
-    @intrinsic
-    def prefetch(context: Any, address: Any) -> Any:
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            emit_prefetch(builder, args[0], write)
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64), emit
-
-    return prefetch
-
-
-# Ask for a cache line that will soon be read, or written; an address that is no memory does no harm.
-prefetch_read, prefetch_write = _make_prefetch(False), _make_prefetch(True)
-
-
-@inline
-def fetch(source: int, count: int) -> None:
-    """Ask for bytes that will be read in another order than that of memory."""
-    for i in range(0, count, LINE):
-        prefetch_read(source + i)
 
 
 class _Emit:
@@ -159,12 +130,12 @@ class _Emit:
 CHUNK = 3  # taps that share the source vectors they read
 
 
-def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_source: bool) -> Any:
+def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
     """`cells` targets, each a vector of channels: sums over taps of a source vector times a weight vector.
 
     Target p reads source p * reach + i by tap i; sources are `unit` bytes apart. A reach of 0 stands for any: targets then
     share no sources, which are source_step bytes apart from target to target. Only the first n lanes of targets and weights
-    are touched if `masked`; of a source in scratch (`wide_source`), all lanes. stream: whether to store past the cache, where
+    are touched if `masked`; of the source, which lies in scratch, all lanes. stream: whether to store past the cache, where
     each vector of a target is whole cache lines.
     """
 
@@ -177,7 +148,6 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_sourc
             source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args[:-1]
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n) if masked else None
-            source_mask = None if wide_source else mask
             span = (cells - 1) * reach + CHUNK
             units = emitter.steps(unit, span)
             steps = emitter.steps(source_step, cells)
@@ -189,12 +159,12 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool, wide_sourc
                 if reach == 0 and cells > 1:
                     for i, p in product(range(size), range(cells)):
                         place = builder.add(builder.add(at, units[i]), steps[p])
-                        found[p] = emitter.fma(emitter.load(place, wide_source, source_mask), factors[i], found[p])
+                        found[p] = emitter.fma(emitter.load(place, True), factors[i], found[p])
                     return found
                 for place in range((cells - 1) * reach + size):
                     users = [(p, place - p * reach) for p in range(cells) if 0 <= place - p * reach < size]
                     if users:
-                        cell = emitter.load(builder.add(at, units[place]), wide_source, source_mask)
+                        cell = emitter.load(builder.add(at, units[place]), True)
                         for p, i in users:
                             found[p] = emitter.fma(cell, factors[i], found[p])
                 return found
@@ -268,24 +238,23 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
 AT_ONCE = 4  # cells of a products tile whose sources are shared
 
 
-def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_source: bool, wide_other: bool) -> Any:
+def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other: bool) -> Any:
     """`rows` times `taps` sums of source * other over a run of cells, added to sums in memory.
 
     `entries` holds a (source, sum) pair of byte offsets for each row; taps are `unit` apart in the source, `sum_unit` in the
-    sums. dense: source_step is `unit`, so that neighbouring cells share what they read. What lies the three `ahead` distances
-    further on is asked for.
+    sums. dense: source_step is `unit`, so that neighbouring cells share what they read.
     """
 
     @intrinsic
     def tile(
         context: Any, source: Any, other: Any, sums: Any, n: Any, entries: Any, count: Any, unit: Any, sum_unit: Any,
-        source_step: Any, other_step: Any, ahead: Any, more_ahead: Any, other_ahead: Any,
+        source_step: Any, other_step: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, *aheads = args
+            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step = args
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n)
-            source_mask, other_mask = (None if wide else mask for wide in (wide_source, wide_other))
+            other_mask = None if wide_other else mask
             units, sum_units = emitter.steps(unit, AT_ONCE + taps), emitter.steps(sum_unit, taps)
             steps, other_steps = emitter.steps(source_step, AT_ONCE), emitter.steps(other_step, AT_ONCE)
             pairs = [emitter.pair(entries, ir.Constant(I64, r)) for r in range(rows)]
@@ -294,9 +263,6 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
             def cells(size: int) -> Any:
                 def body(_: Any, carried: Any) -> Any:
                     at, other_at, *totals = carried
-                    for u in range(size):
-                        for begin, step, distance in zip((at, at, other_at), (steps, steps, other_steps), aheads, strict=True):
-                            emit_prefetch(builder, builder.add(builder.add(begin, step[u]), distance))
                     factors = [
                         emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]
                     ]
@@ -307,7 +273,7 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
                             key = u + i if dense else u * taps + i
                             if key not in seen:
                                 place = units[key] if dense else builder.add(steps[u], units[i])
-                                seen[key] = emitter.load(builder.add(line, place), wide_source, source_mask)
+                                seen[key] = emitter.load(builder.add(line, place), True)
                             totals[r * taps + i] = emitter.fma(seen[key], factors[u], totals[r * taps + i])
                     ahead = [builder.mul(step, ir.Constant(I64, size)) for step in (source_step, other_step)]
                     return [builder.add(at, ahead[0]), builder.add(other_at, ahead[1]), *totals]
@@ -322,6 +288,6 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_sourc
                 emitter.store(place, total, True, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 13), emit
+        return types.void(*(types.int64,) * 10), emit
 
     return tile
