@@ -18,7 +18,7 @@ from pullback.cpu.pool_tables import cut, row_count, rows
 from pullback.problem import Problem
 from pullback.settings import cores
 
-AREA_BYTES = 384 << 10  # source rows of a block in scratch
+AREA_BYTES = 512 << 10  # source rows of a block in scratch
 SUM_BYTES = 4 << 20  # of all pieces of a filter gradient together
 MOST_PIECES = 32  # of a filter gradient
 FILTER = "depthwise_filter"
@@ -146,20 +146,15 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps outside the source may be multiplied by zero, as all weights are finite."""
     sides = sides_of(problem)
     moved = moved_bytes(problem)
-    given: dict[str, Any] = {"source": None, "weights": None, "target": None}
-    if sides.is_direct:
-        tables, scratch = _direct_tables(problem, sides, padded)
-        total = problem.batch * sides.rows * sides.target_row
-        past_cache = streams(moved)
-        lines = sides.channels * sides.size % LINE == 0 and _lanes(sides) * sides.size % LINE == 0
-        stream = past_cache and lines and total >= SMALLEST  # smaller results are not aligned to lines
-        stage = past_cache and not stream
-        given |= {"stream": int(stream), "stage": scratch if stage else 0}
-        scratch += sides.target_row if stage else 0
-        name = "direct"
-    else:
-        tables, scratch = _spread_tables(problem, sides, padded)
-        name = "grouped"
+    name = "direct" if sides.is_direct else "grouped"
+    tables, scratch = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, padded)
+    past_cache = streams(moved)
+    step = tables.get("step", sides.channels)
+    lines = all(count * sides.size % LINE == 0 for count in (sides.channels, step, _lanes(sides)))
+    stream = past_cache and lines and problem.batch * sides.rows * sides.target_row >= SMALLEST  # smaller ones are not aligned
+    stage = past_cache and not stream and sides.is_direct
+    given = {"source": None, "weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
+    scratch += sides.target_row if stage else 0
     compiled = code(Variant("depthwise", name, problem.dtype.name))
     return make_plan(compiled, problem.batch * tables["blocks"], scratch, moved, given | tables)
 
@@ -190,10 +185,11 @@ def filter_plans(problem: Problem) -> FilterPlans:
     entries = -(-(problem.window.tap_count * sides.sources_each + 1) * 16 // 64) * 64
     given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": used}
     tables, area = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, True)
+    other_start = -(-(entries + area) // LINE) * LINE
     units = problem.batch * tables["blocks"]
     group = -(-units // most)
     pieces = -(-units // group)
-    given |= tables | {"group": group, "units": units, "area_start": entries}
+    given |= tables | {"group": group, "units": units, "area_start": entries, "other_start": other_start}
     compiled = code(Variant(FILTER, "direct" if sides.is_direct else "grouped", problem.dtype.name))
-    products = make_plan(compiled, pieces, entries + area, moved, given)
+    products = make_plan(compiled, pieces, other_start + sides.target_row, moved, given)
     return FilterPlans(products, add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)

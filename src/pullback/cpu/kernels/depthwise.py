@@ -183,6 +183,7 @@ def build(lanes: Any) -> dict[str, Any]:
         piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows,
         source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
         low, places, area_row, copy_start, copy_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        stream,
     ):  # fmt: skip
         """A block of target rows of an image, `step` channels at a time. low: the first place of a spread row as a column."""
         image, b = piece // blocks, piece % blocks
@@ -202,7 +203,9 @@ def build(lanes: Any) -> dict[str, Any]:
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
                     get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
-                    0, parts, part_pairs, 0,
+                    0, parts, part_pairs, stream,
                 )  # fmt: skip
+        if stream:
+            fence()
 
     return {"direct": direct, "grouped": grouped}

@@ -124,7 +124,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def direct(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row,
-        target_row, channels, source_cols, cell, low, places, area_row, area_start, sums_bytes, spare,
+        target_row, channels, source_cols, cell, low, places, area_row, area_start, other_start, sums_bytes, spare,
         row_ptr, row_pairs, phases, phase_table, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
@@ -138,7 +138,9 @@ def build(lanes: Any) -> dict[str, Any]:
             for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
                 e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
                 entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
-                one_row(area, dy + (image * rows + r) * target_row, own, channels, scratch, entries, phases, phase_table)
+                other = scratch + other_start
+                copy_bytes(other, dy + (image * rows + r) * target_row, target_row)  # read in order, and aligned
+                one_row(area, other, own, channels, scratch, entries, phases, phase_table)
 
     def grouped(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
