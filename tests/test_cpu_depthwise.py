@@ -43,7 +43,11 @@ def arguments(layout: str, groups: tuple[int, int, int], geometry: dict[str, Any
     options |= {"groups": count, "layout": layout}
     with pb.backend("reference"):
         dy = rng.integers(-3, 4, pb.conv(x, f, **options).shape).astype(dtype)
-    return {"conv": (x, f, options), "conv_grad_input": (dy, f, x.shape, options), "conv_grad_filter": (dy, x, f.shape, options)}
+    return {
+        "conv": (x, f, options),
+        "conv_grad_input": (dy, f, x.shape, options),
+        "conv_grad_filter": (dy, x, f.shape, options),
+    }
 
 
 def run(op: str, call: tuple[Any, ...]) -> np.ndarray:

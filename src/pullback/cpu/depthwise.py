@@ -31,7 +31,7 @@ def _weights_last(problem: Problem, filter: Array) -> Array:
     taps, groups = problem.window.tap_count, problem.groups
     each_in, each_out = problem.channels_in // groups, problem.channels_out // groups
     if problem.op == "conv_grad_input":
-        filter = filter.reshape(taps, each_in, groups, each_out).transpose(0, 3, 2, 1)
+        return _wide(problem, filter.reshape(taps, each_in, groups, each_out).transpose(0, 3, 2, 1))
     return _wide(problem, filter)
 
 

@@ -19,6 +19,7 @@ from pullback.problem import Problem
 from pullback.settings import cores
 
 AREA_BYTES = 512 << 10  # source rows of a block in scratch
+CLASH = 1 << 10  # cells this far apart would share few sets of the first-level cache
 SUM_BYTES = 4 << 20  # of all pieces of a filter gradient together
 MOST_PIECES = 32  # of a filter gradient
 FILTER = "depthwise_filter"
@@ -119,6 +120,8 @@ def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_row: in
 def _direct_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
     vector = machine().vector_bytes
     cell = -(-sides.channels * sides.wide // vector) * vector
+    if cell % CLASH == 0:
+        cell += vector
     return _tables(problem, sides, cell, np.zeros((1, 2), np.int64), 0, padded)
 
 

@@ -31,7 +31,12 @@ def _forward_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, i
     """Row and column extents (low, places beyond the targets), and (plane, row, column, tap) of all taps: one phase."""
     h, w = tap_places(window, 1), tap_places(window, 2)
     taps = [
-        (int(h.plane[a] * window.stride[2] + w.plane[b]), int(h.shift[a]) - h.low, int(w.shift[b]) - w.low, a * window.kernel[2] + b)
+        (
+            int(h.plane[a] * window.stride[2] + w.plane[b]),
+            int(h.shift[a]) - h.low,
+            int(w.shift[b]) - w.low,
+            a * window.kernel[2] + b,
+        )
         for a in range(window.kernel[1])
         for b in range(window.kernel[2])
     ]
@@ -52,7 +57,9 @@ def _gradient_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, 
         sides.append((low, high - low, lists))
     (low_h, more_h, h), (low_w, more_w, w) = sides
     taps = [
-        [(0, y - low_h, x - low_w, a * window.kernel[2] + b) for y, a in rows for x, b in columns] for rows in h for columns in w
+        [(0, y - low_h, x - low_w, a * window.kernel[2] + b) for y, a in rows for x, b in columns]
+        for rows in h
+        for columns in w
     ]
     return (low_h, more_h), (low_w, more_w), taps
 

@@ -55,7 +55,7 @@ class Columns:
 def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
     """The target columns in classes within which neighbours read neighbouring sources, whatever stride and dilation are."""
     axis = window.rank - 1
-    n, o, k = window.input_size[axis], window.output_size[axis], window.kernel[axis]
+    o, k = window.output_size[axis], window.kernel[axis]
     s, d, p = window.stride[axis], window.dilation[axis], window.pad_low[axis]
     common = math.gcd(s, d)
     if forward:

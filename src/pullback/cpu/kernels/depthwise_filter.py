@@ -119,7 +119,18 @@ def build(lanes: Any) -> dict[str, Any]:
             for c in range(0, channels, V):
                 n = min(V, channels - c)
                 run(
-                    x + c * WIDE, dy + c * SIZE, sums + c * WIDE, n, entries, rows, taps, count, unit, sum_unit, step, other_step
+                    x + c * WIDE,
+                    dy + c * SIZE,
+                    sums + c * WIDE,
+                    n,
+                    entries,
+                    rows,
+                    taps,
+                    count,
+                    unit,
+                    sum_unit,
+                    step,
+                    other_step,
                 )
 
     def direct(

@@ -21,7 +21,9 @@ WORD = 8
 PAIR = 16  # bytes of an entry of a table: source offset, weight offset
 
 
-def emit_loop(builder: Any, first: Any, last: Any, carried: Sequence[Any], body: Callable[[Any, Any], Sequence[Any]]) -> list[Any]:
+def emit_loop(
+    builder: Any, first: Any, last: Any, carried: Sequence[Any], body: Callable[[Any, Any], Sequence[Any]]
+) -> list[Any]:
     """for index in range(first, last): carried = body(index, carried). The carried values after the loop."""
     before = builder.basic_block
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
@@ -87,7 +89,9 @@ class _Emit:
         """Store past the cache; the address must be a multiple of the vector's size, which that of a cache line divides."""
         packed = ir.VectorType(self.lanes._storage(), self.lanes.count)
         raw = self.lanes._narrow(self.builder, value, self.lanes.count)
-        store = self.builder.store(raw, pointer(self.builder, address, packed), align=min(LINE, self.lanes.count * self.lanes.size))
+        store = self.builder.store(
+            raw, pointer(self.builder, address, packed), align=min(LINE, self.lanes.count * self.lanes.size)
+        )
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(I32, 1)]))
 
     def splat(self, address: Any) -> Any:
@@ -145,7 +149,9 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
         taps: Any, unit: Any, weight_unit: Any, source_step: Any, target_step: Any, stream: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args[:-1]
+            source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args[
+                :-1
+            ]
             emitter = _Emit(lanes, builder)
             mask = emitter.mask(n) if masked else None
             span = (cells - 1) * reach + CHUNK
@@ -263,9 +269,7 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other
             def cells(size: int) -> Any:
                 def body(_: Any, carried: Any) -> Any:
                     at, other_at, *totals = carried
-                    factors = [
-                        emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]
-                    ]
+                    factors = [emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]]
                     for r in range(rows):
                         line = builder.add(at, pairs[r][0])
                         seen: dict[int, Any] = {}
