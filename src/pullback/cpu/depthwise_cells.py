@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.depthwise_tables import Ints, column_phases, pairs, phase_tables, reach_of, row_pairs
+from pullback.cpu.depthwise_tables import Ints, column_phases, pairs, phase_tables, reach_of, row_pairs, segments_of
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import LINE, SMALLEST
 from pullback.cpu.plan import Plan, make_plan
@@ -88,30 +88,50 @@ def _lanes(sides: Sides) -> int:
     return machine().vector_bytes // sides.wide
 
 
-def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_row: int, padded: bool) -> tuple[dict[str, Any], int]:
+def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_cell: int, padded: bool) -> tuple[dict[str, Any], int]:
     """Arguments of all kernels whose source rows lie in scratch in cells of `cell` bytes, and the bytes of these.
 
-    parts: (source, weight) offsets of the parts of a cell. more_row: bytes of scratch that a source row takes beside.
+    parts: (source, weight) offsets of the parts of a cell. more_cell: bytes of scratch that a source cell takes beside.
     """
     window = problem.window
-    phases = column_phases(window, sides.forward)
-    low, places = reach_of(phases, sides.source_cols)
-    area_row = places * cell
     lists = rows(window, sides.forward)
     stride = max(1, sides.source_rows // max(1, sides.rows))  # source rows that a target row more takes
     halo = int(np.diff(lists.ptr).max(initial=1))
+    phases = column_phases(window, sides.forward)
+    low, high = reach_of(phases)
+    wanted = (high - low) * cell * 2 * halo // AREA_BYTES + 1  # so that a block has more than its halo
+    split = segments_of(phases, sides.cols, min(wanted, max(1, sides.cols // 16)))
+    reaches = [reach_of(part) for part in split]
+    most = max(1, *(end - begin for begin, end in reaches))
+    area_row, more_row = most * cell, -(-most * more_cell // LINE) * LINE
     fitting = max(1, (AREA_BYTES // (area_row + more_row) - halo) // stride)
     shared = max(-(-sides.rows * problem.batch // (4 * cores())), halo)  # so that all threads have work
     blocks = cut(lists, min(sides.rows, fitting, shared))
     target_cell = sides.channels * sides.size
-    table, ends = phase_tables(phases, sides.source_cols, target_cell, cell, low, sides.tap_bytes, padded)
+    tables: list[Ints] = []
+    ends: list[Ints] = []
+    segments: list[list[int]] = []
+    before = 0
+    source_cell = sides.source_channels * sides.size
+    for part, (begin, end) in zip(split, reaches, strict=True):
+        table, known = phase_tables(part, sides.source_cols, target_cell, cell, begin, sides.tap_bytes, padded, before)
+        tables.append(table)
+        ends.append(known)
+        before += len(known)
+        c0, c1 = (min(max(at, 0), sides.source_cols) for at in (begin, end))
+        first = min((columns.start for columns in part if columns.count), default=0)
+        last = max((columns.start + columns.step * (columns.count - 1) + 1 for columns in part if columns.count), default=0)
+        segments.append([
+            c0 - begin if c1 > c0 else end - begin, c1 - c0, c0 * source_cell, (c1 - c0) * source_cell,
+            first * target_cell, (last - first) * target_cell, end - c1 if c1 > c0 else 0,
+        ])  # fmt: skip
     given = {
         "blocks": blocks.count, "block_rows": blocks.row, "need_ptr": blocks.need_ptr, "need_row": blocks.need,
         "rows": sides.rows, "source_rows": sides.source_rows, "source_row": sides.source_row, "target_row": sides.target_row,
-        "channels": sides.channels, "source_cols": sides.source_cols, "cell": cell, "low": low, "places": places,
+        "channels": sides.channels, "cell": cell, "segments": len(split), "segment_table": np.array(segments, np.int64),
         "area_row": area_row, "row_ptr": lists.ptr,
         "row_pairs": row_pairs(lists, area_row, window.kernel[-1] * sides.tap_bytes, blocks.slot),
-        "phases": len(phases), "phase_table": table, "ends": ends, "part_pairs": parts,
+        "phases": len(phases), "phase_table": np.concatenate(tables), "ends": np.concatenate(ends), "part_pairs": parts,
         "copy_start": blocks.most_needed * area_row, "copy_row": more_row,
     }  # fmt: skip
     return given, blocks.most_needed * (area_row + more_row)
@@ -135,7 +155,7 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
     channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
     orders = np.minimum((channel // targets * parts)[None, :] + numbers[:, None], lanes - 1)
     part_pairs = pairs(numbers * vector, numbers * (sides.channels * sides.wide))
-    given, scratch = _tables(problem, sides, parts * vector, part_pairs, -(-sides.source_row // LINE) * LINE, padded)
+    given, scratch = _tables(problem, sides, parts * vector, part_pairs, sides.source_channels * sides.size, padded)
     given |= {
         "step": step if permuted else lanes, "source_channels": sides.source_channels, "sources_each": parts,
         "targets_each": targets, "parts": parts, "permuted": int(permuted),
@@ -150,16 +170,16 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     sides = sides_of(problem)
     moved = moved_bytes(problem)
     name = "direct" if sides.is_direct else "grouped"
-    tables, scratch = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, padded)
     past_cache = streams(moved)
+    tables, scratch = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, padded)
     step = tables.get("step", sides.channels)
     lines = all(count * sides.size % LINE == 0 for count in (sides.channels, step, _lanes(sides)))
     stream = past_cache and lines and problem.batch * sides.rows * sides.target_row >= SMALLEST  # smaller ones are not aligned
-    stage = past_cache and not stream and sides.is_direct
+    stage = past_cache and not stream and sides.is_direct and tables["segments"] == 1
     given = {"source": None, "weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_row if stage else 0
     compiled = code(Variant("depthwise", name, problem.dtype.name))
-    return make_plan(compiled, problem.batch * tables["blocks"], scratch, moved, given | tables)
+    return make_plan(compiled, problem.batch * tables["blocks"] * tables["segments"], scratch, moved, given | tables)
 
 
 @dataclass(frozen=True)
@@ -189,7 +209,7 @@ def filter_plans(problem: Problem) -> FilterPlans:
     given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": used}
     tables, area = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, True)
     other_start = -(-(entries + area) // LINE) * LINE
-    units = problem.batch * tables["blocks"]
+    units = problem.batch * tables["blocks"] * tables["segments"]
     group = -(-units // most)
     pieces = -(-units // group)
     given |= tables | {"group": group, "units": units, "area_start": entries, "other_start": other_start}

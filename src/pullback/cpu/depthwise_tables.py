@@ -6,7 +6,8 @@ Forward, targets are outputs and sources inputs; for the input gradient it is th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,12 @@ class Columns:
     taps: int
     tap: int
     tap_step: int
+
+    def between(self, begin: int, end: int) -> Columns:
+        """Those of its target columns from `begin` on and before `end`."""
+        low, high = (min(max(0, -(-(at - self.start) // self.step)), self.count) for at in (begin, end))
+        more = {"start": self.start + low * self.step, "first": self.first + low * self.reach * self.unit}
+        return replace(self, count=high - low, **more)
 
     def ranges(self, sources: int) -> Ints:
         """First and last i (exclusive) whose source column exists, for each target column, (count, 2)."""
@@ -77,26 +84,23 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
     return tuple(found)
 
 
-def reach_of(phases: tuple[Columns, ...], sources: int) -> tuple[int, int]:
-    """(low, places): the source columns that any tap of any phase names, existing or not, and all that exist."""
-    low, high = 0, sources
-    for phase in phases:
-        if phase.taps:
-            low = min(low, phase.first)
-            high = max(high, phase.first + phase.unit * (phase.reach * (phase.count - 1) + phase.taps - 1) + 1)
-    return low, high - low
+def reach_of(phases: Sequence[Columns]) -> tuple[int, int]:
+    """(low, high): the source columns that any tap of any phase names, existing or not."""
+    used = [phase for phase in phases if phase.taps and phase.count]
+    low = min((phase.first for phase in used), default=0)
+    return low, max((p.first + p.unit * (p.reach * (p.count - 1) + p.taps - 1) + 1 for p in used), default=low)
 
 
 def phase_tables(
-    phases: tuple[Columns, ...], sources: int, target_bytes: int, source_bytes: int, low: int, tap_bytes: int, padded: bool
-) -> tuple[Ints, Ints]:
+    phases: Sequence[Columns], sources: int, target_bytes: int, source_bytes: int, low: int, tap_bytes: int, padded: bool,
+    before: int,
+) -> tuple[Ints, Ints]:  # fmt: skip
     """The phases as kernels/depthwise.py reads them, and the range of taps of each column.
 
     padded: source columns that do not exist are zeros in scratch, so that every column is a middle one. low: the column at
-    the source address. tap_bytes: from a tap's weights to the next one's.
+    the source address. tap_bytes: from a tap's weights to the next one's. before: columns of tables before this one.
     """
     table, ends = [], []
-    before = 0
     for phase in phases:
         middle = (0, phase.count) if padded else phase.middle(sources)
         table.append([
@@ -111,3 +115,9 @@ def phase_tables(
 def row_pairs(lists: Lists, source_bytes: int, tap_bytes: int, slots: Ints | None = None) -> Ints:
     """Pairs of the row lists; `slots` are places in scratch instead of source rows."""
     return pairs((lists.source if slots is None else slots) * source_bytes, lists.tap * tap_bytes)
+
+
+def segments_of(phases: Sequence[Columns], cols: int, count: int) -> list[list[Columns]]:
+    """The phases of each of `count` parts of a row of `cols` target columns, empty ones included."""
+    each = -(-cols // count)
+    return [[phase.between(begin, min(begin + each, cols)) for phase in phases] for begin in range(0, cols, each)]

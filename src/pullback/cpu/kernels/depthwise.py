@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.groups import make_lay, make_spread
+from pullback.cpu.kernels.groups import SEGMENT, make_lay, make_spread
 from pullback.cpu.kernels.native import copy_bytes, fence, stream_bytes
 from pullback.cpu.kernels.tiles import make_cells_tile
 from pullback.cpu.kernels.vectors import get_int, outline, stay_outline
@@ -156,23 +156,25 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def direct(
         piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row, target_row,
-        channels, source_cols, cell, low, places, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        channels, segments, segment_table, cell, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
         stream, stage,
     ):  # fmt: skip
         """A block of target rows of an image. They go past the cache if `stream` (where every vector is whole lines), and by
-        way of scratch if `stage`.
+        way of scratch if `stage`, which takes whole rows.
         """
-        image, b = piece // blocks, piece % blocks
+        image, b = piece // segments // blocks, piece // segments % blocks
+        part = segment_table + piece % segments * SEGMENT
+        table = phase_table + piece % segments * phases * PHASE
         first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
         n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
         for i in range(n0, n1):
             row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-            lay(row, scratch + (i - n0) * area_row, source_cols, channels, cell, low, places)
+            lay(row, scratch + (i - n0) * area_row, channels, cell, part)
         for r in range(first, last):
             out = target + (image * rows + r) * target_row
             direct_row(
                 scratch, scratch + stage if stage else out, weights, channels, get_int(row_ptr + 8 * r),
-                get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends, 0, 1, part_pairs, stream,
+                get_int(row_ptr + 8 * r + 8), row_pairs, phases, table, ends, 0, 1, part_pairs, stream,
             )  # fmt: skip
             if stage:
                 stream_bytes(out, scratch + stage, target_row)
@@ -181,28 +183,30 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def grouped(
         piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows,
-        source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
-        low, places, area_row, copy_start, copy_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
+        source_row, target_row, channels, step, source_channels, sources_each, targets_each, parts, permuted, orders,
+        segments, segment_table, area_row, copy_start, copy_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
         stream,
     ):  # fmt: skip
-        """A block of target rows of an image, `step` channels at a time. low: the first place of a spread row as a column."""
-        image, b = piece // blocks, piece % blocks
+        """A block of target rows of an image, `step` channels at a time."""
+        image, b = piece // segments // blocks, piece // segments % blocks
+        part = segment_table + piece % segments * SEGMENT
+        table = phase_table + piece % segments * phases * PHASE
         first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
         n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
         copies = scratch + copy_start
         for i in range(n0, n1):
             row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-            copy_bytes(copies + (i - n0) * copy_row, row, source_row)
+            copy_bytes(copies + (i - n0) * copy_row, row + get_int(part + 16), get_int(part + 24))
         for c in range(0, channels, step):
             for i in range(n1 - n0):
                 spread(
                     copies + i * copy_row, scratch + i * area_row, c, min(step, channels - c),
-                    source_channels, source_cols, sources_each, targets_each, parts, permuted, orders, low, places,
+                    source_channels, sources_each, targets_each, parts, permuted, orders, part,
                 )  # fmt: skip
             for r in range(first, last):
                 block_row_of(
                     scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
-                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, phase_table, ends,
+                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, table, ends,
                     0, parts, part_pairs, stream,
                 )  # fmt: skip
         if stream:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.depthwise import PHASE
-from pullback.cpu.kernels.groups import make_lay, make_spread
+from pullback.cpu.kernels.groups import SEGMENT, make_lay, make_spread
 from pullback.cpu.kernels.native import copy_bytes, fill_zero
 from pullback.cpu.kernels.tiles import PAIR, make_products_tile
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
@@ -135,50 +135,55 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def direct(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row,
-        target_row, channels, source_cols, cell, low, places, area_row, area_start, other_start, sums_bytes, spare,
+        target_row, channels, segments, segment_table, cell, area_row, area_start, other_start, sums_bytes, spare,
         row_ptr, row_pairs, phases, phase_table, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
         fill_zero(own, sums_bytes)
         for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
+            image, b = unit // segments // blocks, unit // segments % blocks
+            part = segment_table + unit % segments * SEGMENT
+            table = phase_table + unit % segments * phases * PHASE
             n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
             for i in range(n0, n1):
                 row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-                lay(row, area + (i - n0) * area_row, source_cols, channels, cell, low, places)
+                lay(row, area + (i - n0) * area_row, channels, cell, part)
             for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
                 e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
                 entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
                 other = scratch + other_start
-                copy_bytes(other, dy + (image * rows + r) * target_row, target_row)  # read in order, and aligned
-                one_row(area, other, own, channels, scratch, entries, phases, phase_table)
+                begin, count = get_int(part + 32), get_int(part + 40)
+                copy_bytes(other, dy + (image * rows + r) * target_row + begin, count)  # read in order, and aligned
+                one_row(area, other - begin, own, channels, scratch, entries, phases, table)
 
     def grouped(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
-        source_row, target_row, channels, step, source_channels, source_cols, sources_each, targets_each, parts, permuted, orders,
-        low, places, area_row, copy_start, copy_row, area_start, sums_bytes, spare,
+        source_row, target_row, channels, step, source_channels, sources_each, targets_each, parts, permuted, orders,
+        segments, segment_table, area_row, copy_start, copy_row, area_start, sums_bytes, spare,
         row_ptr, row_pairs, phases, phase_table, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
         copies = area + copy_start
         fill_zero(own, sums_bytes)
         for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
+            image, b = unit // segments // blocks, unit // segments % blocks
+            part = segment_table + unit % segments * SEGMENT
+            table = phase_table + unit % segments * phases * PHASE
             n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
             for i in range(n0, n1):
                 row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-                copy_bytes(copies + (i - n0) * copy_row, row, source_row)
+                copy_bytes(copies + (i - n0) * copy_row, row + get_int(part + 16), get_int(part + 24))
             for c in range(0, channels, step):
                 n = min(step, channels - c)
                 for i in range(n1 - n0):
                     spread(
                         copies + i * copy_row, area + i * area_row, c, n,
-                        source_channels, source_cols, sources_each, targets_each, parts, permuted, orders, low, places,
+                        source_channels, sources_each, targets_each, parts, permuted, orders, part,
                     )  # fmt: skip
                 for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
                     e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
                     entries = list_rows(scratch, e0, e1, row_pairs, parts, part_pairs, spare)
                     other = dy + (image * rows + r) * target_row + c * SIZE
-                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, phase_table)
+                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, table)
 
     return {"direct": direct, "grouped": grouped, "add": make_add(lanes)}

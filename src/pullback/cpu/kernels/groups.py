@@ -15,7 +15,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.native import fill_zero
-from pullback.cpu.kernels.vectors import I32, I64, declare, inline, outline, pointer, stay_outline
+from pullback.cpu.kernels.vectors import I32, I64, declare, get_int, inline, outline, pointer, stay_outline
+
+# Bytes of an entry of the segment table: zeros before, cells, source offset and bytes, target offset and bytes, zeros after.
+SEGMENT = 7 * 8
 
 
 def make_permute(lanes: Any) -> Any:
@@ -64,12 +67,14 @@ def make_lay(lanes: Any) -> Any:
             store_wide(target + j * WIDE, load_some(source + j * SIZE, count - j), V)
 
     @outline
-    def lay(source, area, cols, channels, cell, low, places):
-        """One row with all its channels: places of `cell` bytes in the compute type, zeros outside the row."""
+    def lay(source, area, channels, cell, segment):
+        """A segment of a row with all its channels: places of `cell` bytes in the compute type, zeros outside the row."""
         stay_outline()
-        fill_zero(area, (0 - low) * cell)
-        fill_zero(area + (cols - low) * cell, (places + low - cols) * cell)
-        line = area - low * cell
+        before, cols, after = get_int(segment), get_int(segment + 8), get_int(segment + 48)
+        source += get_int(segment + 16)
+        line = area + before * cell
+        fill_zero(area, before * cell)
+        fill_zero(line + cols * cell, after * cell)
         if cell == channels * WIDE:
             run(source, line, cols * channels)
         else:
@@ -81,26 +86,25 @@ def make_lay(lanes: Any) -> Any:
 
 def make_spread(lanes: Any) -> Any:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load, load_some, store_wide, splat = lanes.load, lanes.load_some, lanes.store_wide, lanes.splat
+    load, load_some, store_wide = lanes.load, lanes.load_some, lanes.store_wide
     get, put_wide = lanes.get, lanes.put_wide
     permute = make_permute(lanes)
 
     @outline
     def spread(
-        source, area, channel, count, source_channels, cols, sources_each, targets_each, parts, permuted, orders, low, places
+        source, area, channel, count, source_channels, sources_each, targets_each, parts, permuted, orders, segment
     ):  # fmt: skip
-        """One row for `count` target channels from `channel` on.
+        """A segment of a row for `count` target channels from `channel` on.
 
         permuted: whether the source channels they need fill one vector at most, and the channels begin with a group.
         """
         stay_outline()
         cell = parts * V * WIDE
-        for j in range((0 - low) * parts):
-            store_wide(area + j * V * WIDE, splat(0.0), V)
-        for j in range((cols - low) * parts, places * parts):
-            store_wide(area + j * V * WIDE, splat(0.0), V)
+        before, cols, after = get_int(segment), get_int(segment + 8), get_int(segment + 48)
+        line = area + before * cell
+        fill_zero(area, before * cell)
+        fill_zero(line + cols * cell, after * cell)
         begin = channel // targets_each * sources_each
-        line = area - low * cell
         if permuted:
             n = min(V, source_channels - begin)
             for col in range(cols):
