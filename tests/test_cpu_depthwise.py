@@ -13,6 +13,7 @@ import pytest
 from cpu_calls import LAYOUTS, TESTS
 
 import pullback as pb
+from pullback.cpu import depthwise_cells
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (
@@ -69,6 +70,22 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
                 with pb.kernel(name_of(groups)):
                     found = run(op, call)
                 np.testing.assert_array_equal(found, expected, err_msg=f"{op} {groups} {geometry}")
+
+
+@pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
+def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise_cells, "AREA_BYTES", 3000)
+    plans = (depthwise_cells.gather_plan, depthwise_cells.filter_plans)
+    for plan in plans:
+        plan.cache_clear()
+    for geometry in GEOMETRIES:
+        for op, call in arguments("channels_last", groups, geometry, np.float32).items():
+            with pb.backend("reference"):
+                expected = run(op, call)
+            with pb.kernel(name_of(groups)):
+                np.testing.assert_array_equal(run(op, call), expected, err_msg=f"{op} {geometry}")
+    for plan in plans:
+        plan.cache_clear()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
