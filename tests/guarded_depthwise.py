@@ -19,6 +19,7 @@ from pullback.cpu import memory as results
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},
     {"kernel": (3, 3), "stride": 2, "padding": 1},
+    {"kernel": (2, 4), "padding": 2},
     {"kernel": (2, 5), "stride": (1, 3), "dilation": (2, 1), "padding": "same"},
 )
 

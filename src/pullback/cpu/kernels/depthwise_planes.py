@@ -174,10 +174,11 @@ def build(lanes: Any) -> dict[str, Any]:
                         at = get_int(scratch + a * PAIR + 8) + get_int(tap_pairs + t * PAIR + 8)
                         put_int(entries + total * PAIR + 8, at * V)
                         total += 1
-                for spare in range(2):
-                    put_int(entries + (total + spare) * PAIR, 0)
-                    put_int(entries + (total + spare) * PAIR + 8, end - own_start - 2 * vector)
                 for o in range(targets_each):
+                    to = own + o * target_weights * V
+                    for spare in range(2):  # what a tile does beyond the last tap goes behind all sums
+                        put_int(entries + (total + spare) * PAIR, 0)
+                        put_int(entries + (total + spare) * PAIR + 8, scratch + end - 2 * vector - to)
                     plane = ((owner * targets_each + o) * depths + depth) * rows + first
                     for r in range(last - first):
                         unpack(dy + (plane + r) * cols * SIZE, other + r * pitch, cols, 1, 1, 0, pitch // WIDE, 0, 0.0)
@@ -185,7 +186,7 @@ def build(lanes: Any) -> dict[str, Any]:
                     length = ((last - first) * pitch + vector - 1) // vector
                     t = 0
                     while t < total:
-                        at, to = entries + t * PAIR, own + o * target_weights * V
+                        at = entries + t * PAIR
                         if total - t >= SUMS:
                             products_nine(areas, other, to, at, length)
                             t += SUMS
