@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import conv, pool, winograd
+from pullback.cpu import conv, depthwise, pool, winograd
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
@@ -100,5 +100,6 @@ _register("avg_pool", "planes", _not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_accepts, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_accepts, pool.avg_pool_grad, CHANNELS)
 _register("avg_pool_grad", "phases", _not_empty, pool.avg_pool_grad, PHASES)
-winograd.register()  # before the plain convolutions: where it accepts, it is faster
+depthwise.register()  # the special ones first: where they accept, they are faster
+winograd.register()
 conv.register()

@@ -12,9 +12,12 @@ from typing import Any
 
 from pullback.cpu.kernels.vectors import inline, outline, stay_outline
 
+# Planes that are split and woven by shuffles when cells are single elements.
+SHUFFLED_STRIDES = (2, 3, 4)
 
-def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
-    """(fill, unpack, pack) for one element type."""
+
+def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
+    """(fill, unpack, pack) for one element type; `shuffles` makes rows of single elements quick at strides 2 to 4, at more code."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     splat, get, put, get_wide, put_wide = lanes.splat, lanes.get, lanes.put, lanes.get_wide, lanes.put_wide
     load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
@@ -49,11 +52,60 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
         if j < count:
             store_some(target + j * SIZE, load_wide(source + j * WIDE, V), count - j)
 
+    def make_split(stride):
+        """Functions for single elements of which every stride-th is wanted: quick where more may be read, and careful."""
+        group = lanes.times(stride)
+        take, load_group, load_group_some = group.takes[0], group.load, group.load_some
+
+        @inline
+        def split(source, target, count):
+            """Every stride-th element into scratch; `source` has the last of them, and nothing is read past it."""
+            for j in range(0, count, V):
+                reach = (count - 1 - j) * stride + 1
+                store_wide(target + j * WIDE, take(load_group_some(source + j * stride * SIZE, reach)), V)
+
+        return split, load_group, group.takes
+
+    split2, load2, (take20, take21) = make_split(2)
+    split3, load3, (take30, take31, take32) = make_split(3)
+    split4, load4, (take40, take41, take42, take43) = make_split(4)
+
+    @inline
+    def split_all2(source, target, count, distance):
+        """`count` elements for each of two planes, or up to a vector more; reads as far as that takes."""
+        for j in range(0, count, V):
+            cells = load2(source + j * 2 * SIZE, 2 * V)
+            store_wide(target + j * WIDE, take20(cells), V)
+            store_wide(target + distance + j * WIDE, take21(cells), V)
+
+    @inline
+    def split_all3(source, target, count, distance):
+        for j in range(0, count, V):
+            cells = load3(source + j * 3 * SIZE, 3 * V)
+            store_wide(target + j * WIDE, take30(cells), V)
+            store_wide(target + distance + j * WIDE, take31(cells), V)
+            store_wide(target + 2 * distance + j * WIDE, take32(cells), V)
+
+    @inline
+    def split_all4(source, target, count, distance):
+        for j in range(0, count, V):
+            cells = load4(source + j * 4 * SIZE, 4 * V)
+            store_wide(target + j * WIDE, take40(cells), V)
+            store_wide(target + distance + j * WIDE, take41(cells), V)
+            store_wide(target + 2 * distance + j * WIDE, take42(cells), V)
+            store_wide(target + 3 * distance + j * WIDE, take43(cells), V)
+
     @inline
     def unpack_plane(source, target, count, channels, stride):
         """Cells 0, stride, 2 * stride, ... (count of them) of a row, side by side."""
         if stride == 1:
             widen_run(source, target, count * channels)
+        elif shuffles and channels == 1 and stride == 2:
+            split2(source, target, count)
+        elif shuffles and channels == 1 and stride == 3:
+            split3(source, target, count)
+        elif shuffles and channels == 1 and stride == 4:
+            split4(source, target, count)
         else:
             step = stride * channels
             q = 0
@@ -78,20 +130,31 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
         """
         stay_outline()
         begin = min(max(low, 0), low + places)
-        start, inside = source + begin * stride * channels * SIZE, (begin - low) * channels * WIDE
+        most = max(0, min(low + places, (width + stride - 1) // stride) - begin)  # cells of the fullest plane
+        start = source + begin * stride * channels * SIZE
+        quick = (stride == 1 or (shuffles and channels == 1 and stride <= 4)) and start + (
+            most * channels + V
+        ) * stride * SIZE <= limit
         for r in range(stride):
-            plane = target + r * distance
-            end = max(begin, min(low + places, (width - r + stride - 1) // stride))
             if begin > low:
-                fill(plane, (begin - low) * channels, neutral)
-            count = (end - begin) * channels
-            if stride == 1 and start + (count + V) * SIZE <= limit:
-                for j in range(0, count, V):
-                    store_wide(plane + inside + j * WIDE, load(start + j * SIZE, V), V)
-            else:
-                unpack_plane(start + r * channels * SIZE, plane + inside, end - begin, channels, stride)
+                fill(target + r * distance, (begin - low) * channels, neutral)
+        inside = target + (begin - low) * channels * WIDE
+        if quick:
+            if stride == 1:
+                for j in range(0, most * channels, V):
+                    store_wide(inside + j * WIDE, load(start + j * SIZE, V), V)
+            elif shuffles and stride == 2:
+                split_all2(start, inside, most, distance)
+            elif shuffles and stride == 3:
+                split_all3(start, inside, most, distance)
+            elif shuffles:
+                split_all4(start, inside, most, distance)
+        for r in range(stride):
+            end = max(begin, min(low + places, (width - r + stride - 1) // stride))
+            if not quick:
+                unpack_plane(start + r * channels * SIZE, inside + r * distance, end - begin, channels, stride)
             if end < low + places:
-                fill(plane + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
+                fill(target + r * distance + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
 
     def make_weave(stride):
         group = lanes.times(stride)
@@ -110,7 +173,7 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
 
         return weave
 
-    weave3, weave4 = make_weave(3), make_weave(4)
+    weave2, weave3, weave4 = (make_weave(stride) for stride in SHUFFLED_STRIDES)
 
     @outline
     def pack(planes, target, width, channels, stride, distance):
@@ -118,6 +181,8 @@ def make_rows(lanes: Any) -> tuple[Any, Any, Any]:
         stay_outline()
         if stride == 1:
             narrow_run(planes, target, width * channels)
+        elif shuffles and channels == 1 and stride == 2:
+            weave2(planes, target, width, distance)
         elif channels == 1 and stride == 3:
             weave3(planes, target, width, distance)
         elif channels == 1 and stride == 4:

@@ -1,0 +1,207 @@
+"""Grouped convolution and its gradients in channels_first, with vectors along the columns of planes.
+
+The source planes of a block are unpacked into scratch (rows.py), split by the strides and padded with zeros, one area for each
+channel of the group and each depth: then each tap reads every target of the block at one constant distance, and the block is one
+long run of places, row after row. Places past the end of a row hold rubbish that is not copied out. The forward direction splits
+its source by the stride; the input gradient makes one plane for each phase of the stride and weaves them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.depthwise_tiles import PAIR, make_places_tile, make_products_tile
+from pullback.cpu.kernels.native import fence, fill_zero, stream_bytes
+from pullback.cpu.kernels.rows import make_rows
+from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
+
+OUTS = 4  # targets that share the places they read
+SUMS = 9  # taps of a products tile
+
+
+def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
+    SIZE = lanes.size
+
+    @outline
+    def unpack_plane(
+        plane, area, rows, width, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, row0, limit
+    ):
+        """The rows that target rows from row0 on read: planes of places_h rows, `distance` bytes apart."""
+        stay_outline()
+        for q in range(places_h):
+            for r in range(stride_h):
+                row = (row0 + low_h + q) * stride_h + r
+                line = area + r * stride_w * distance + q * pitch
+                if 0 <= row < rows:
+                    unpack(plane + row * width * SIZE, line, width, 1, stride_w, low_w, places_w, distance, 0.0, limit)
+                else:
+                    for w in range(stride_w):
+                        fill(line + w * distance, places_w, 0.0)
+
+    return unpack_plane
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    fill, unpack, pack = make_rows(lanes, shuffles=True)
+    unpack_plane = _make_unpack(lanes, fill, unpack)
+    quad = lanes.times(4)
+    Q = quad.count
+
+    def make_run(outs: int) -> Any:
+        tile = make_places_tile(quad, outs)
+
+        @outline
+        def run(source, target, weights, count, areas, area_pairs, k0, k1, tap_pairs, weight_step, target_step):
+            """`count` places of `outs` targets."""
+            stay_outline()
+            for j in range(0, count, Q):
+                tile(
+                    source + j * WIDE, target + j * WIDE, weights, 0, areas, area_pairs, k0, k1, tap_pairs,
+                    weight_step, target_step,
+                )  # fmt: skip
+
+        return run
+
+    run_one, run_two, run_four = (make_run(outs) for outs in (1, 2, OUTS))
+
+    @inline
+    def unpack_group(
+        source, areas, list_at, channels, depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, channel_weights, rows, width,
+        stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, row0, limit,
+    ):  # fmt: skip
+        """The areas of all channels of a group for one target depth, and the list of their (area, weight) offsets."""
+        count = 0
+        for i in range(channels):
+            for e in range(d0, d1):
+                plane = source + (i * depths + get_int(d_src + 8 * e)) * rows * width * SIZE
+                unpack_plane(
+                    plane, areas + count * area_bytes, rows, width, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch,
+                    distance, row0, limit,
+                )  # fmt: skip
+                put_int(list_at + count * PAIR, count * area_bytes)
+                put_int(list_at + count * PAIR + 8, i * channel_weights + get_int(d_tap + 8 * e) * plane_taps)
+                count += 1
+        return count
+
+    def gather(
+        piece, scratch, source, weights, target, group, units, groups, blocks, per_depth, sources_each, targets_each,
+        source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w, phases_h, phases_w,
+        low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, sum_start, sum_plane, block_rows, stage,
+        d_ptr, d_src, d_tap, phase_table, tap_pairs, plane_taps, group_weights, source_weights, target_weights,
+    ):  # fmt: skip
+        """phases_h, phases_w: how many target planes are woven. stage: whether results go through scratch, past the cache."""
+        areas, sums = scratch + area_start, scratch + sum_start
+        limit = source + units // blocks * sources_each * source_depths * source_rows * source_cols * SIZE
+        for unit in range(piece * group, min(piece * group + group, units)):
+            owner, b = unit // blocks, unit % blocks  # owner: an image's group
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, rows)
+            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            count = unpack_group(
+                source + owner * sources_each * source_depths * source_rows * source_cols * SIZE, areas, scratch, sources_each,
+                source_depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, source_weights, source_rows, source_cols,
+                stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, first // phases_h, limit,
+            )  # fmt: skip
+            own = weights + owner % groups * group_weights
+            o = 0
+            while o < targets_each:
+                outs = OUTS if targets_each - o >= OUTS else (2 if targets_each - o >= 2 else 1)
+                for phase in range(phases_h * phases_w):
+                    k0, k1 = get_int(phase_table + 16 * phase), get_int(phase_table + 16 * phase + 8)
+                    length = (last - first - phase // phases_w + phases_h - 1) // phases_h * pitch // WIDE
+                    to, factors = sums + phase * sum_plane, own + o * target_weights
+                    step = phases_h * phases_w * sum_plane
+                    if outs == OUTS:
+                        run_four(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                    elif outs == 2:
+                        run_two(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                    else:
+                        run_one(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                for i in range(outs):
+                    plane = ((owner * targets_each + o + i) * depths + depth) * rows + first
+                    place = target + plane * cols * SIZE
+                    out = scratch + stage if stage else place
+                    made = sums + i * phases_h * phases_w * sum_plane
+                    for r in range(last - first):
+                        line = made + (r % phases_h * phases_w) * sum_plane + r // phases_h * pitch
+                        pack(line, out + r * cols * SIZE, cols, 1, phases_w, sum_plane)
+                    if stage:
+                        stream_bytes(place, out, (last - first) * cols * SIZE)
+                o += outs
+        if stage:
+            fence()
+
+    def make_products(taps: int) -> Any:
+        tile = make_products_tile(lanes, taps, 1, False, True)
+
+        @outline
+        def products(source, other, sums, entries, count):
+            stay_outline()
+            tile(source, other, sums, V, entries, count, 0, 0, V * WIDE, V * WIDE)
+
+        return products
+
+    products_one, products_three, products_nine = (make_products(taps) for taps in (1, 3, SUMS))
+    load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
+
+    def products(
+        piece, scratch, source, dy, sums, group, units, groups, group_block, chunks, sums_bytes, blocks, per_depth,
+        sources_each, targets_each,
+        source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w,
+        low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, other_start, entry_start, own_start, end,
+        block_rows, d_ptr, d_src, d_tap, taps, tap_pairs, plane_taps, source_weights, target_weights,
+    ):  # fmt: skip
+        """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
+        areas, other, entries, own = scratch + area_start, scratch + other_start, scratch + entry_start, scratch + own_start
+        vector = V * WIDE
+        fill_zero(areas, entry_start - area_start)  # what lies beyond the planes is multiplied by zero
+        part, chunk = piece // chunks, piece % chunks
+        for g in range(part * group_block, min(part * group_block + group_block, groups)):
+            fill_zero(own, end - own_start)
+            for unit in range(chunk * group, min(chunk * group + group, units)):
+                image, b = unit // blocks, unit % blocks
+                owner = image * groups + g
+                depth, first = b // per_depth, b % per_depth * block_rows
+                last = min(first + block_rows, rows)
+                d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+                count = unpack_group(
+                    source + owner * sources_each * source_depths * source_rows * source_cols * SIZE, areas, scratch,
+                    sources_each, source_depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, source_weights,
+                    source_rows, source_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, first, 0,
+                )  # fmt: skip
+                total = 0
+                for a in range(count):
+                    for t in range(taps):
+                        put_int(entries + total * PAIR, get_int(scratch + a * PAIR) + get_int(tap_pairs + t * PAIR))
+                        at = get_int(scratch + a * PAIR + 8) + get_int(tap_pairs + t * PAIR + 8)
+                        put_int(entries + total * PAIR + 8, at * V)
+                        total += 1
+                for o in range(targets_each):
+                    to = own + o * target_weights * V
+                    for spare in range(2):  # what a tile does beyond the last tap goes behind all sums
+                        put_int(entries + (total + spare) * PAIR, 0)
+                        put_int(entries + (total + spare) * PAIR + 8, scratch + end - 2 * vector - to)
+                    plane = ((owner * targets_each + o) * depths + depth) * rows + first
+                    for r in range(last - first):
+                        unpack(dy + (plane + r) * cols * SIZE, other + r * pitch, cols, 1, 1, 0, pitch // WIDE, 0, 0.0, 0)
+                    fill(other + (last - first) * pitch, V, 0.0)
+                    length = ((last - first) * pitch + vector - 1) // vector
+                    t = 0
+                    while t < total:
+                        at = entries + t * PAIR
+                        if total - t >= SUMS:
+                            products_nine(areas, other, to, at, length)
+                            t += SUMS
+                        elif total - t > 1:
+                            products_three(areas, other, to, at, length)
+                            t += 3
+                        else:
+                            products_one(areas, other, to, at, length)
+                            t += 1
+            each = targets_each * target_weights // WIDE
+            result = sums + chunk * sums_bytes + g * each * WIDE
+            for i in range(each):
+                put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
+
+    return {"gather": gather, "products": products}

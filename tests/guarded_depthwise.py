@@ -1,0 +1,81 @@
+"""Run as a script: the depthwise and grouped kernels on memory that ends where it must (see guarded.py)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from cpu_calls import LAYOUTS, assert_close
+from guarded import Memory, sizes
+
+import pullback as pb
+from pullback.cpu import depthwise_cells, depthwise_planes, threads
+from pullback.cpu import memory as results
+
+WINDOWS: tuple[dict[str, Any], ...] = (
+    {"kernel": (3, 3), "stride": 1, "padding": 1},
+    {"kernel": (3, 3), "stride": 2, "padding": 1},
+    {"kernel": (2, 4), "padding": 2},
+    {"kernel": (2, 5), "stride": (1, 3), "dilation": (2, 1), "padding": "same"},
+)
+
+
+def cases(dtype: Any) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]:
+    """Width or number of groups around the vector width; depthwise, multiplied and narrow groups."""
+    for size, axis, (each, outs), layout, options in itertools.product(
+        sizes(), range(2), ((1, 1), (1, 2), (3, 2), (4, 4)), LAYOUTS, WINDOWS
+    ):
+        groups, width = (size, 6) if axis == 0 else (2, size)
+        if groups < 2 or (each > 1 and axis == 0 and size > 20):
+            continue
+        rng = np.random.default_rng([size, axis])
+        x = rng.integers(-3, 4, (2, 5, width, groups * each)).astype(dtype)
+        f = rng.integers(-3, 4, (*options["kernel"], each, groups * outs)).astype(dtype)
+        if layout == "channels_first":
+            x, f = np.moveaxis(x, -1, 1).copy(), np.moveaxis(f, (-1, -2), (0, 1)).copy()
+        yield x, f, {name: value for name, value in options.items() if name != "kernel"} | {"groups": groups, "layout": layout}
+
+
+def main(dtype: str, side: str, stores: str) -> None:
+    memory = Memory(side)
+    real_empty, real_contiguous = np.empty, np.ascontiguousarray
+    for module in (depthwise_cells, depthwise_planes):
+        module.streams = lambda total_bytes: stores == "streaming"
+    results.SMALLEST = depthwise_cells.SMALLEST = sys.maxsize  # no result gets aligned or recycled memory
+    threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
+    seen: dict[str, int] = {}
+    for x, f, options in cases(dtype):
+        with pb.backend("reference"):
+            y = pb.conv(x, f, **options)
+            dy = np.random.default_rng(1).integers(-3, 4, y.shape).astype(dtype)
+            calls: dict[str, tuple[Any, ...]] = {
+                "conv": (x, f), "conv_grad_input": (dy, f, x.shape), "conv_grad_filter": (dy, x, f.shape),
+            }  # fmt: skip
+            expected = {op: getattr(pb, op)(*arguments, **options) for op, arguments in calls.items()}
+        for (op, arguments), name in itertools.product(calls.items(), ("depthwise", "grouped")):
+            for module in (depthwise_cells, depthwise_planes):
+                module.gather_plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
+                module.filter_plans.cache_clear()
+            threads._own.__dict__.clear()
+            guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+            np.empty, np.ascontiguousarray = memory.empty, memory.copy
+            try:
+                with pb.backend("cpu"), pb.kernel(name):
+                    found = getattr(pb, op)(*guarded, **options)
+            except pb.KernelError:
+                memory.arrays.clear()
+                continue
+            finally:
+                np.empty, np.ascontiguousarray = real_empty, real_contiguous
+            assert_close((found,), (expected[op],))
+            memory.check()
+            seen[f"{op}/{name}"] = seen.get(f"{op}/{name}", 0) + 1
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Depthwise and narrow-group convolutions: exact against the reference, within their arrays, alike for any number of threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cpu_calls import LAYOUTS, TESTS
+
+import pullback as pb
+from pullback.cpu import depthwise_cells
+
+OPS = ("conv", "conv_grad_input", "conv_grad_filter")
+GEOMETRIES: tuple[dict[str, Any], ...] = (
+    {"size": (23,), "kernel": (3,), "stride": 2, "padding": 1},
+    {"size": (11, 13), "kernel": (3, 3), "padding": 1},
+    {"size": (12, 13), "kernel": (3, 3), "stride": 2, "padding": 1},
+    {"size": (19, 27), "kernel": (3, 5), "dilation": 2, "padding": 2},
+    {"size": (9, 31), "kernel": (2, 3), "stride": (3, 2), "dilation": (1, 3), "padding": "same"},
+    {"size": (14, 21), "kernel": (5, 7), "stride": (2, 1), "padding": 2},
+    {"size": (10, 33), "kernel": (3, 3), "padding": [(-1, 2), (2, -2)]},
+    {"size": (12, 12), "kernel": (2, 2), "stride": 4},
+    {"size": (3, 2), "kernel": (3, 3), "padding": 3},
+    {"size": (5, 6, 13), "kernel": (3, 2, 3), "stride": (1, 2, 1), "padding": 1},
+)
+GROUPS = ((15, 1, 1), (16, 1, 1), (37, 1, 1), (8, 1, 2), (8, 2, 1), (5, 3, 3), (9, 4, 4), (3, 16, 16), (4, 16, 2), (4, 2, 16))
+
+
+def arguments(layout: str, groups: tuple[int, int, int], geometry: dict[str, Any], dtype: Any) -> dict[str, tuple[Any, ...]]:
+    """The three ops on small whole numbers, each with its arguments and keywords."""
+    options = dict(geometry)
+    size, kernel = options.pop("size"), options.pop("kernel")
+    count, each, outs = groups
+    rng = np.random.default_rng(len(size) + sum(size))
+    x = rng.integers(-3, 4, (2, *size, count * each)).astype(dtype)
+    f = rng.integers(-3, 4, (*kernel, each, count * outs)).astype(dtype)
+    if layout == "channels_first":
+        x, f = np.moveaxis(x, -1, 1).copy(), np.moveaxis(f, (-1, -2), (0, 1)).copy()
+    options |= {"groups": count, "layout": layout}
+    with pb.backend("reference"):
+        dy = rng.integers(-3, 4, pb.conv(x, f, **options).shape).astype(dtype)
+    return {
+        "conv": (x, f, options),
+        "conv_grad_input": (dy, f, x.shape, options),
+        "conv_grad_filter": (dy, x, f.shape, options),
+    }
+
+
+def run(op: str, call: tuple[Any, ...]) -> np.ndarray:
+    return getattr(pb, op)(*call[:-1], **call[-1])
+
+
+def name_of(groups: tuple[int, int, int]) -> str:
+    return "depthwise" if groups[1:] == (1, 1) else "grouped"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
+    for groups in GROUPS if dtype is np.float32 else GROUPS[2:7:2]:
+        for geometry in GEOMETRIES:
+            for op, call in arguments(layout, groups, geometry, dtype).items():
+                with pb.backend("reference"):
+                    expected = run(op, call)
+                with pb.kernel(name_of(groups)):
+                    found = run(op, call)
+                np.testing.assert_array_equal(found, expected, err_msg=f"{op} {groups} {geometry}")
+
+
+@pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
+def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise_cells, "AREA_BYTES", 3000)
+    plans = (depthwise_cells.gather_plan, depthwise_cells.filter_plans)
+    for plan in plans:
+        plan.cache_clear()
+    for geometry in GEOMETRIES:
+        for op, call in arguments("channels_last", groups, geometry, np.float32).items():
+            with pb.backend("reference"):
+                expected = run(op, call)
+            with pb.kernel(name_of(groups)):
+                np.testing.assert_array_equal(run(op, call), expected, err_msg=f"{op} {geometry}")
+    for plan in plans:
+        plan.cache_clear()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [(48, 1, 1), (12, 4, 4)])
+def test_any_number_of_threads_gives_the_same_bits(layout: str, groups: tuple[int, int, int]) -> None:
+    geometry = {"size": (40, 37), "kernel": (3, 3), "padding": 1}
+    for op, call in arguments(layout, groups, geometry, np.float32).items():
+        call = tuple(a + np.float32(0.1) if isinstance(a, np.ndarray) else a for a in call)
+        bits = set()
+        for count in (1, 2, 5):
+            with pb.threads(count), pb.kernel(name_of(groups)):
+                bits.add(run(op, call).tobytes())
+        assert len(bits) == 1, op
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [(17, 1, 1), (5, 3, 2)])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_reaches_only_what_it_touches(layout: str, groups: tuple[int, int, int], value: float) -> None:
+    geometry = {"size": (6, 7), "kernel": (3, 3), "stride": 2, "padding": 2}
+    for op, call in arguments(layout, groups, geometry, np.float32).items():
+        for place in range(2):
+            if not isinstance(call[place], np.ndarray):
+                continue
+            spoiled = call[place].copy()
+            spoiled.flat[0] = spoiled.flat[-1] = value
+            spoiled_call = (*call[:place], spoiled, *call[place + 1 :])
+            with pb.backend("reference"):
+                expected = run(op, spoiled_call)
+            with pb.kernel(name_of(groups)):
+                np.testing.assert_array_equal(run(op, spoiled_call), expected, err_msg=f"{op} {place}")
+
+
+def test_refusals_say_why() -> None:
+    x, f = np.ones((1, 5, 5, 64), np.float32), np.ones((3, 3, 32, 64), np.float32)
+    told = str(pb.explain("conv", x, f, groups=2))
+    assert "at most 16 channels" in told
+    assert "one channel in and one out" in told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
+@pytest.mark.parametrize(
+    ("dtype", "side", "stores"),
+    [
+        ("float32", "above", "plain"),
+        ("float32", "below", "streaming"),
+        pytest.param("float32", "above", "streaming", marks=pytest.mark.slow),
+        pytest.param("float16", "above", "plain", marks=pytest.mark.slow),
+    ],
+)
+def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
+    command = [sys.executable, str(TESTS / "guarded_depthwise.py"), dtype, side, stores]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
+    seen = json.loads(result.stdout)
+    assert set(seen) == {f"{op}/{name}" for op in OPS for name in ("depthwise", "grouped")}
+    assert min(seen.values()) >= 30, seen
