@@ -132,9 +132,8 @@ def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
         begin = min(max(low, 0), low + places)
         most = max(0, min(low + places, (width + stride - 1) // stride) - begin)  # cells of the fullest plane
         start = source + begin * stride * channels * SIZE
-        quick = (stride == 1 or (shuffles and channels == 1 and stride <= 4)) and start + (
-            most * channels + V
-        ) * stride * SIZE <= limit
+        split = shuffles and channels == 1 and stride <= 4
+        quick = (stride == 1 or split) and start + (most * channels + V) * stride * SIZE <= limit
         for r in range(stride):
             if begin > low:
                 fill(target + r * distance, (begin - low) * channels, neutral)
