@@ -1,7 +1,8 @@
 """The thread pool: fixed pieces of work claimed dynamically by the caller and a few workers.
 
-Workers spin briefly in native code for the next job, then sleep in Python. A second caller while the pool is busy, a small job,
-and a caller after the pool has stopped all run on the calling thread alone, with the same pieces and so the same bits.
+Workers spin briefly in native code for the next job, then sleep there too (in Python where the system has no futex). A second
+caller while the pool is busy, a small job, and a caller after the pool has stopped all run on the calling thread alone, with the
+same pieces and so the same bits.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import platform
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,12 +25,13 @@ from pullback.settings import get_num_threads, set_num_threads, threads
 __all__ = ["Pool", "get_num_threads", "pool", "run", "set_num_threads", "threads"]
 
 # Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED = range(10)
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING = range(11)
 JOB_WORDS = 16
 
 WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
 LINE, PAGE = 64, 4096
+MOST_WORKERS = 1024
 
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -40,6 +45,27 @@ def _yield_address() -> int:
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return address
+
+
+def _futex() -> dict[str, int]:
+    """How native code sleeps on a word and wakes sleepers: Linux's system call; zeros where workers must sleep in Python."""
+    number = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
+    if number is None or sys.byteorder != "little":
+        return {"syscall": 0, "futex_number": 0}
+    address = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
+    assert address is not None
+    return {"syscall": address, "futex_number": number}
+
+
+def _cpu_finder() -> Callable[[], int] | None:
+    """A function that tells which CPU the calling thread runs on, where threads can also be kept off it."""
+    if sys.platform != "linux" or not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        finder: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu  # keeps the interpreter: it takes no time
+    except (AttributeError, OSError):
+        return None
+    return finder
 
 
 class _Native:
@@ -66,7 +92,11 @@ class _Desk:
         self.job = np.zeros(JOB_WORDS, np.int64)
         self._memory, self._address = np.empty(0, np.uint8), 0
         leader = code(Variant("threading_loop", "lead"))
-        self._lead = _Native(leader, job=self.job.ctypes.data, spins=LEADER_SPINS, let_others_run=_yield_address())
+        self._lead = _Native(leader, job=self.job.ctypes.data, spins=LEADER_SPINS, let_others_run=_yield_address(), **_futex())
+
+    def wake_all(self) -> None:
+        """Open and close a job without pieces, so that sleeping workers look at the job block."""
+        self.lead(0, 0, 0, 0, 1 + MOST_WORKERS)
 
     def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
         """Run a job with room for `seats` threads, this one included."""
@@ -91,11 +121,14 @@ class Pool:
         self._wake = threading.Condition()
         self._sleeping = 0
         self._stop = False
+        self._futex = _futex()
+        self._find_cpu = _cpu_finder()
+        self._caller_cpu = -1
 
     def _work(self) -> None:
         compiled = code(Variant("threading_loop", "follow"))
         job, result = self._desk.job, np.zeros(1, np.int64)
-        follow = _Native(compiled, job=job.ctypes.data, spins=WORKER_SPINS, result=result.ctypes.data, seen=-1)
+        follow = _Native(compiled, job=job.ctypes.data, spins=WORKER_SPINS, result=result.ctypes.data, seen=-1, **self._futex)
         place = [name for name, _ in compiled.parameters].index("seen")
         while not self._stop:
             follow()
@@ -118,11 +151,22 @@ class Pool:
             except RuntimeError:
                 return
             self.workers.append(worker)
+            self._caller_cpu = -1  # so that the new one is kept apart too
+
+    def _keep_apart(self, cpu: int) -> None:
+        """Keep the workers off the caller's CPU: a system that wakes one there lets the two take turns for milliseconds."""
+        self._caller_cpu = cpu
+        allowed = os.sched_getaffinity(0)
+        for worker in self.workers:
+            with suppress(OSError):
+                os.sched_setaffinity(worker.native_id or 0, allowed - {cpu} or allowed)
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> None:
         """Run a job on `count` threads; the caller holds `busy`."""
         if not self._stop:
             self._ensure(count - 1)
+        if self._find_cpu is not None and (cpu := self._find_cpu()) != self._caller_cpu:
+            self._keep_apart(cpu)
         if self._sleeping:
             with self._wake:
                 self._wake.notify(count - 1)
@@ -132,6 +176,7 @@ class Pool:
         """End the workers; jobs that come later run on their callers alone."""
         self._stop = True
         self._desk.job[STOPPED] = 1
+        self._desk.wake_all()
         with self._wake:
             self._wake.notify_all()
         for worker in self.workers:

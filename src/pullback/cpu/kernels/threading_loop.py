@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from pullback.cpu.kernels.native import atomic_add, atomic_load, call_piece, fence, spin_pause
 from pullback.cpu.kernels.vectors import get_int, inline, put_int
 
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED = range(0, 80, 8)
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING = range(0, 88, 8)
 
 
 @intrinsic
@@ -28,6 +28,22 @@ def call_system(context: Any, address: Any) -> Any:
         return ctx.get_dummy_value()
 
     return types.void(types.int64), emit
+
+
+WAIT, WAKE = 128, 129  # futex operations on memory of this process alone
+
+
+@intrinsic
+def futex(context: Any, function: Any, number: Any, address: Any, operation: Any, value: Any) -> Any:
+    """Linux's system call for sleeping on a word of memory, through the C library's `syscall`."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * 7)
+        none = ir.Constant(ir.IntType(64), 0)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [*args[1:], none, none, none])
+        return ctx.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), emit
 
 
 @inline
@@ -43,9 +59,11 @@ def claim(job, seat):
 
 
 def build(lanes: Any) -> dict[str, Any]:
-    def lead(piece, scratch, job, spins, let_others_run):
-        """The caller's part: open the job, work, close it, and return when no worker is in it."""
+    def lead(piece, scratch, job, spins, let_others_run, syscall, futex_number):
+        """The caller's part: open the job, wake who sleeps, work, close the job, and return when no worker is in it."""
         atomic_add(job + GENERATION, 1)
+        if get_int(job + SEATS) > 0 and atomic_load(job + SLEEPING) > 0:
+            futex(syscall, futex_number, job + GENERATION, WAKE, get_int(job + SEATS))
         claim(job, 0)
         atomic_add(job + GENERATION, 1)
         waited = 0
@@ -56,19 +74,28 @@ def build(lanes: Any) -> dict[str, Any]:
             else:
                 call_system(let_others_run)
 
-    def follow(piece, scratch, job, spins, result, seen):
+    def follow(piece, scratch, job, spins, result, seen, syscall, futex_number):
         """A worker's part: help with every open job newer than `seen`; the generation seen last in result.
 
-        Returns when none has come for a while or the pool stops: as long as jobs follow each other, no worker goes back to Python,
-        where it would wait for the interpreter. An odd generation is an open job. A worker counts itself in before it looks
-        again, and the caller closes the job before it counts the workers, so no worker can touch a job after its caller has left.
+        When none has come for a while, a worker sleeps on the generation word where the system can do that, else it returns:
+        back in Python it would wait for the interpreter, which took milliseconds to let it in. An odd generation is an open job. A
+        worker counts itself in before it looks again, and the caller closes the job before it counts the workers, so no worker
+        can touch a job after its caller has left.
         """
         waited = 0
-        while waited < spins and atomic_load(job + STOPPED) == 0:
+        while atomic_load(job + STOPPED) == 0:
             generation = atomic_load(job + GENERATION)
             if generation % 2 == 0 or generation == seen:
                 waited += 1
                 spin_pause()
+                if waited >= spins:
+                    if syscall == 0:
+                        break
+                    # Counted in before the system compares the word: a caller opens its job first and counts sleepers then.
+                    atomic_add(job + SLEEPING, 1)
+                    futex(syscall, futex_number, job + GENERATION, WAIT, generation & 0xFFFFFFFF)
+                    atomic_add(job + SLEEPING, -1)
+                    waited = 0
                 continue
             atomic_add(job + ACTIVE, 1)
             if atomic_load(job + GENERATION) == generation:
