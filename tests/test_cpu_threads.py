@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -171,10 +173,46 @@ def test_a_job_of_very_many_pieces(count: int) -> None:
     """Pieces must not add up on the stack. A worker's wait for a job that never opens serves as a kernel that does nothing."""
     job, result = np.zeros(threads.JOB_WORDS, np.int64), np.zeros(1, np.int64)
     compiled = code(Variant("threading_loop", "follow"))
-    block = compiled.pack(job=job.ctypes.data, spins=1, result=result.ctypes.data, seen=7)
+    block = compiled.pack(job=job.ctypes.data, spins=1, result=result.ctypes.data, seen=7, syscall=0, futex_number=0)
     with pb.threads(count):
         threads.run(compiled.address, block.ctypes.data, 400_000, 0)
     assert result[0] == 7
+
+
+@pytest.mark.parametrize("futex", [True, False])
+def test_workers_that_fell_asleep_come_back(futex: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has a futex workers sleep in native code, else in Python."""
+    if not futex:
+        monkeypatch.setattr(threads, "_futex", lambda: {"syscall": 0, "futex_number": 0})
+    workers = threads.Pool()
+    job, result = np.zeros(threads.JOB_WORDS, np.int64), np.zeros(1, np.int64)
+    compiled = code(Variant("threading_loop", "follow"))
+    # A kernel that takes some milliseconds a piece: waiting for a job that never opens.
+    block = compiled.pack(job=job.ctypes.data, spins=200_000, result=result.ctypes.data, seen=0, syscall=0, futex_number=0)
+    try:
+        for _ in range(3):
+            before = sum(thread_times(workers))
+            with workers.busy:
+                workers.run(compiled.address, block.ctypes.data, 16, 0, 2)
+            assert sum(thread_times(workers)) > before, "no worker took part"
+            time.sleep(0.05)
+    finally:
+        workers.stop()
+    assert not workers.workers
+
+
+def thread_times(pool: threads.Pool) -> list[float]:
+    """Seconds of CPU that each worker has used so far."""
+    return [time.clock_gettime(time.pthread_getcpuclockid(worker.ident or 0)) for worker in pool.workers]
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: {0})(0)) < 2, reason="needs two CPUs and affinity masks")
+def test_workers_stay_off_the_callers_cpu() -> None:
+    with pb.threads(2):
+        pb.max_pool(np.zeros((8, 64, 64, 32), np.float32), 2)
+    workers = threads.pool()
+    for worker in workers.workers:
+        assert workers._caller_cpu not in os.sched_getaffinity(worker.native_id or 0)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1025, 2**70])
