@@ -31,15 +31,22 @@ RULES: dict[str, tuple[WinnerRule | None, ...]] = {
     "max_pool_grad_from_indices": (None,),
     "avg_pool": (None,),
     "avg_pool_grad": (None,),
+    "conv": (None,),
+    "conv_grad_input": (None,),
+    "conv_grad_filter": (None,),
 }
 
 # Winners are numbered in one byte up to 255 taps; the larger windows ask for kernels of their own.
 SMALL_WINDOWS: tuple[tuple[int, int], ...] = ((2, 2), (3, 3))
 WIDE_WINDOWS: tuple[tuple[int, int], ...] = ((16, 17), (256, 257))
-GEOMETRIES: tuple[dict[str, Any], ...] = ({"stride": 1}, {"stride": 2}, {"stride": 3}, {"stride": 1, "dilation": 2})
+GEOMETRIES: tuple[dict[str, Any], ...] = (*({"stride": stride} for stride in (1, 2, 3, 4)), {"stride": 1, "dilation": 2})
 
 # Few and many channels: some kernels take only what fills a vector.
 LAYOUTS = (("channels_last", 1), ("channels_last", 64), ("channels_first", 3))
+
+# Convolutions: channels in and out and groups, for kernels over many channels, over few, and over groups.
+CONV_CHANNELS = ((64, 64, 1), (3, 20, 1), (20, 3, 1), (32, 32, 32), (16, 32, 16), (32, 32, 8))
+CONV_KERNELS: tuple[tuple[int, ...], ...] = ((3,), (1, 1), (3, 3), (5, 5), (3, 3, 3))
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,26 @@ def tasks(dtypes: Sequence[str] = FLOAT_NAMES, *, wide: bool = False) -> list[Ta
     ]
 
 
+def _conv_calls(task: Task) -> Iterator[tuple[Any, ...]]:
+    """(problem, arrays...) of a convolution's small problems."""
+    dtype = dtype_of(task.dtype)
+    layouts = ("channels_last", "channels_first")
+    for (c_in, c_out, groups), kernel, stride, layout in product(CONV_CHANNELS, CONV_KERNELS, (1, 2), layouts):
+        size = (24,) * len(kernel) if len(kernel) < 3 else (6, 12, 12)
+        last = layout == "channels_last"
+        x = np.zeros((1, *size, c_in) if last else (1, c_in, *size), dtype)
+        f = np.zeros((*kernel, c_in // groups, c_out) if last else (c_out, c_in // groups, *kernel), dtype)
+        options = {"stride": stride, "padding": "same", "groups": groups, "layout": layout}
+        dy = np.zeros(PREPARE["conv"](x, f, **options)[0].output_shape, dtype)
+        arguments = {"conv": (x, f), "conv_grad_input": (dy, f, x.shape), "conv_grad_filter": (dy, x, f.shape)}
+        yield PREPARE[task.op](*arguments[task.op], **options)
+
+
 def _calls(task: Task) -> Iterator[tuple[Any, ...]]:
     """(problem, arrays...) of a task's small problems."""
+    if task.op.startswith("conv"):
+        yield from _conv_calls(task)
+        return
     dtype = dtype_of(task.dtype)
     for window in (*SMALL_WINDOWS, *(WIDE_WINDOWS if task.wide and task.rule else ())):
         for geometry, (layout, channels) in product(GEOMETRIES, LAYOUTS):
