@@ -12,7 +12,7 @@ from typing import Any
 
 from pullback.cpu import conv, depthwise, pool, winograd
 from pullback.cpu.machine import machine
-from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole
+from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
 from pullback.problem import AnyProblem, Problem
 from pullback.registry import register_kernel
@@ -45,9 +45,10 @@ def _gather_accepts(problem: Problem) -> str | None:
 
 
 def _phases_accepts(problem: Problem) -> str | None:
-    if problem.layout == "channels_last" and problem.channels_in > 1 and problem.window.stride[-1] > 1:
+    window = simplified(problem).window
+    if problem.layout == "channels_last" and problem.channels_in > 1 and window.stride[-1] > 1:
         return "it weaves single elements, not cells of several channels"
-    if not is_flat(problem.window.merged()):
+    if not is_flat(window):
         return "it needs as many outputs along each axis as the axis has cells per stride"
     if not prefers_phases(problem):
         return TOO_MANY_WINDOWS
@@ -57,8 +58,9 @@ def _phases_accepts(problem: Problem) -> str | None:
 def _rows_accepts(problem: Problem) -> str | None:
     if problem.layout == "channels_last" and problem.channels_in > 1:
         return "its vectors run along rows of single elements, and channels_last has channels between them"
-    if problem.window.stride[-1] > MOST_STRIDE:
-        return f"it splits rows in registers by strides up to {MOST_STRIDE}, not {problem.window.stride[-1]}"
+    stride = simplified(problem).window.stride[-1]
+    if stride > MOST_STRIDE:
+        return f"it splits rows in registers by strides up to {MOST_STRIDE}, not {stride}"
     return _not_empty(problem)
 
 

@@ -139,15 +139,17 @@ def sweep_of(problem: Problem) -> Sweep:
     window, forward = problem.window, problem.op == "conv"
     axes = [_axis(window, axis, forward) for axis in range(window.rank)]
     kernel = list(window.kernel)
+    # An axis whose other taps reach nothing looks plain, but its tap numbers still count them.
+    plain = [_is_plain(axis) and taps == 1 for axis, taps in zip(axes, kernel, strict=True)]
     images = problem.batch
     index = 1
     while index < len(axes):  # plain axes side by side are one
-        if _is_plain(axes[index - 1]) and _is_plain(axes[index]):
+        if plain[index - 1] and plain[index]:
             axes[index - 1 : index + 1] = [_plain(axes[index - 1].source_size * axes[index].source_size)]
-            del kernel[index]
+            del kernel[index], plain[index]
         else:
             index += 1
-    if problem.layout == "channels_last" and _is_plain(axes[0]):  # and images are one more
+    if problem.layout == "channels_last" and plain[0]:  # and images are one more
         if len(axes) == 1:
             images, axes[0] = 1, _plain(images * axes[0].source_size)
         else:

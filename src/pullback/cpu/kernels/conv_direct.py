@@ -1,9 +1,6 @@
 """Direct convolution with vectors over the produced channels: tiles of target cells by channels, summed over (tap, channel).
 
-
-
-
- piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
+A piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
 a block of channels at a time, or read in place where nothing is padded. Results go straight to the target, or through a block in
 scratch where they must be narrowed or turned into channels_first.
 """
