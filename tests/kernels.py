@@ -48,13 +48,13 @@ class KernelUnderTest:
         return result
 
 
-def kernels_of(*ops: str) -> pytest.MarkDecorator:
-    """Run a test once for each kernel that a backend has of its own for these ops."""
+def kernels_of(*ops: str, names: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Run a test once for each kernel that a backend has of its own for these ops, or for those of these names."""
     found = [
         (op, kernel.backend, kernel.name)
         for op in ops
         for backend in pb.backends()
         for kernel in kernels_for(op, backend)
-        if kernel.backend == backend
+        if kernel.backend == backend and (not names or kernel.name in names)
     ]
     return pytest.mark.parametrize("kernel_under_test", [pytest.param(k, id="-".join(k)) for k in found], indirect=True)
