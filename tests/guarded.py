@@ -18,6 +18,7 @@ import numpy as np
 from cpu_calls import LAYOUTS, as_tuple, assert_close, forget_plans, plan_modules, pool_arguments, shaped
 
 import pullback as pb
+from pullback import cpu
 from pullback.cpu import memory as results
 from pullback.cpu import threads
 from pullback.cpu.machine import machine
@@ -104,6 +105,7 @@ def main(dtype: str, side: str, stores: str) -> None:
     assert deciding, "nobody decides on streaming stores any more"
     for module in deciding:
         module.streams = lambda total_bytes: stores == "streaming"
+    cpu.prefers_gather = cpu.prefers_phases = lambda problem: True  # what would cost more must be safe as well
     results.SMALLEST = sys.maxsize  # no result is so large that it gets aligned or recycled memory
     threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
     seen: dict[str, int] = {}

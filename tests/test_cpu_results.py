@@ -48,9 +48,9 @@ def test_what_is_kept_is_bounded_and_can_be_released(monkeypatch: pytest.MonkeyP
     arrays = [memory.new_array(BIG, F4) for _ in range(8)]
     del arrays
     gc.collect()
-    assert 0 < memory._kept <= 3 << 20
+    assert 0 < memory._kept() <= 3 << 20
     assert pb.release_memory() > 0
-    assert memory._kept == 0
+    assert memory._kept() == 0
     assert not memory._free
 
 

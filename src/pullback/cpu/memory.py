@@ -7,8 +7,6 @@ kept, up to KEPT_BYTES in all, for the next result of the same size; `release_me
 from __future__ import annotations
 
 import math
-import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -19,18 +17,8 @@ LINE = 64
 SMALLEST = 64 << 10
 KEPT_BYTES = 256 << 20
 
+# Blocks by size. No lock: a signal handler's exception could leave it locked, and each step here is one step of the interpreter.
 _free: dict[int, list[Array]] = {}
-_kept = 0
-_lock = threading.Lock()
-
-
-def _forget_lock() -> None:
-    global _lock
-    _lock = threading.Lock()  # a fork may have copied it locked
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_lock)
 
 
 class _Lease:
@@ -49,32 +37,25 @@ class _Lease:
             _take_back(block)
 
 
+def _kept() -> int:
+    """Bytes kept for future results."""
+    return sum(size * len(blocks) for size, blocks in list(_free.items()))
+
+
 def _take_back(block: Array) -> None:
-    global _kept
-    # A finaliser may interrupt the holder of the lock in the same thread: then the block is simply freed.
-    if not _lock.acquire(blocking=False):
-        return
-    try:
-        if _kept + block.nbytes <= KEPT_BYTES:
-            _kept += block.nbytes
-            _free.setdefault(block.nbytes, []).append(block)
-    finally:
-        _lock.release()
+    if _kept() + block.nbytes <= KEPT_BYTES:
+        _free.setdefault(block.nbytes, []).append(block)
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     """Uninitialised memory for a result; every kernel writes all of it."""
-    global _kept
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALLEST:
         return np.empty(shape, dtype)
-    size, block = nbytes + LINE, None
-    with _lock:
-        blocks = _free.get(size)
-        if blocks:
-            block = blocks.pop()
-            _kept -= size
-    if block is None:
+    size = nbytes + LINE
+    try:
+        block = _free[size].pop()
+    except (KeyError, IndexError):
         block = np.empty(size, np.uint8)
     array: Array = np.asarray(_Lease(block, nbytes)).view(dtype).reshape(shape)
     return array
@@ -82,8 +63,6 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
 
 def release_memory() -> int:
     """Give the memory kept for future results back to the system; how many bytes it was."""
-    global _kept
-    with _lock:
-        released, _kept = _kept, 0
-        _free.clear()
+    released = _kept()
+    _free.clear()
     return released
