@@ -38,7 +38,8 @@ def draw(results: Results, path: Path) -> None:
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_visible(False)
     _legend(figure, results, peers, columns)
-    figure.savefig(path, dpi=150)
+    with import_module("matplotlib").rc_context({"svg.fonttype": "none"}):  # text as text: a tenth of the size
+        figure.savefig(path, dpi=150)
 
 
 def _panel(axis: Any, title: str, rows: list[Row], peers: list[str]) -> None:
