@@ -5,25 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.native import fill_zero
+from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.transpose import make_transpose
-from pullback.cpu.kernels.vectors import inline, outline, stay_outline
+from pullback.cpu.kernels.vectors import outline, stay_outline
 
 
 def make_area(lanes: Any, *, first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`first`)."""
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load, load_some, store_wide, store_wide_some = lanes.load, lanes.load_some, lanes.store_wide, lanes.store_wide_some
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
     transpose = make_transpose(lanes, widen=True)
-
-    @inline
-    def widen_run(source, target, count):
-        j = 0
-        while j + V <= count:
-            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
-            j += V
-        if j < count:
-            store_wide_some(target + j * WIDE, load_some(source + j * SIZE, count - j), count - j)
 
     @outline
     def pack_row(source, channel_bytes, cell_bytes, width, cell0, grid, places, channels, target, place_bytes):

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.native import fill_zero
+from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
-from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.kernels.vectors import get_int, outline, put_int, stay_outline
 
 # Words of a phase: bases and first target cell by axis (depth, rows, columns), taps of earlier phases, own taps, their places.
 PHASE_WORDS = 9
@@ -20,20 +21,11 @@ PHASE_WORDS = 9
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load, load_some, store_wide, store_wide_some = lanes.load, lanes.load_some, lanes.store_wide, lanes.store_wide_some
+    widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
     turn, turn_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS, FEW = tile_size(lanes, 2), tile_size(lanes, 4)
     tiles, few_tiles = make_table_tiles(lanes, ROWS, 2), make_table_tiles(lanes, FEW, 4)
-
-    @inline
-    def widen_run(source, target, count):
-        j = 0
-        while j + V <= count:
-            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
-            j += V
-        if j < count:
-            store_wide_some(target + j * WIDE, load_some(source + j * SIZE, count - j), count - j)
 
     @outline
     def pack_cells(source, channel_bytes, step_bytes, cells, channels, target, plane_bytes):

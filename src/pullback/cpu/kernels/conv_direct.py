@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
+from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
@@ -22,22 +23,12 @@ NO_CELLS = -(1 << 40)  # the width of a row that lies outside: no cell of it is 
 
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
-    load_wide_some = lanes.load_wide_some
+    V, WIDE = lanes.count, lanes.compute_size
+    _, narrow_run = make_runs(lanes)
     pack_row = make_area(lanes, first=first)
     turn_back = make_transpose(lanes, widen=False)
     ROWS = tile_size(lanes, 2)
     tiles2, tiles1 = make_table_tiles(lanes, ROWS, 2), make_table_tiles(lanes, ROWS, 1)
-
-    @inline
-    def narrow_run(source, target, count):
-        j = 0
-        while j + V <= count:
-            store(target + j * SIZE, load_wide(source + j * WIDE, V), V)
-            j += V
-        if j < count:
-            store_some(target + j * SIZE, load_wide_some(source + j * WIDE, count - j), count - j)
 
     @inline
     def tile_run(cells, a, taps, depth, a_row, b, width, c, c_row, n, add):

@@ -78,19 +78,6 @@ def in_order(context: Any) -> Any:
 
 
 @intrinsic
-def prefetch(context: Any, address: Any) -> Any:
-    """Ask for a cache line that will be read; any address is safe."""
-
-    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        read, keep, data = (ir.Constant(I32, number) for number in (0, 3, 1))
-        builder.call(function, [pointer(builder, args[0], I8), read, keep, data])
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64), emit
-
-
-@intrinsic
 def within(context: Any, offset: Any, size: Any) -> Any:
     """Whether 0 <= offset < size, in one comparison; the compiler is told to expect it."""
 

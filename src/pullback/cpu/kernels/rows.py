@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.vectors import inline, outline, stay_outline
 
 # Planes that are split and woven by shuffles when cells are single elements.
@@ -19,9 +20,9 @@ SHUFFLED_STRIDES = (2, 3, 4)
 def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
     """(fill, unpack, pack) for one element type; `shuffles` makes rows of single elements quick at strides 2 to 4, at more code."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    widen_run, narrow_run = make_runs(lanes)
     splat, get, put, get_wide, put_wide = lanes.splat, lanes.get, lanes.put, lanes.get_wide, lanes.put_wide
-    load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
-    load_wide, store_wide = lanes.load_wide, lanes.store_wide
+    load, store_wide = lanes.load, lanes.store_wide
     few = lanes.narrow(4)
     F = few.count
     few_load, few_store, few_load_wide, few_store_wide = few.load, few.store, few.load_wide, few.store_wide
@@ -31,26 +32,6 @@ def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
         """count wide elements set to a value; may run up to a vector past the end."""
         for j in range(0, count, V):
             store_wide(target + j * WIDE, splat(value), V)
-
-    @inline
-    def widen_run(source, target, count):
-        """Consecutive elements into scratch, reading none past the end."""
-        j = 0
-        while j + V <= count:
-            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
-            j += V
-        if j < count:
-            store_wide(target + j * WIDE, load_some(source + j * SIZE, count - j), V)
-
-    @inline
-    def narrow_run(source, target, count):
-        """Consecutive elements out of scratch, writing none past the end."""
-        j = 0
-        while j + V <= count:
-            store(target + j * SIZE, load_wide(source + j * WIDE, V), V)
-            j += V
-        if j < count:
-            store_some(target + j * SIZE, load_wide(source + j * WIDE, V), count - j)
 
     def make_split(stride):
         """Functions for single elements of which every stride-th is wanted: quick where more may be read, and careful."""
