@@ -15,6 +15,7 @@ from pullback.ops.pool import (
     max_pool_grad_from_indices,
     max_pool_grad_from_winners,
 )
+from pullback.ops.pool_tangent import max_pool_jvp, max_pool_jvp_from_indices, max_pool_jvp_from_winners
 from pullback.registry import (
     Explanation,
     KernelError,
@@ -45,6 +46,9 @@ __all__ = [
     "max_pool_grad",
     "max_pool_grad_from_indices",
     "max_pool_grad_from_winners",
+    "max_pool_jvp",
+    "max_pool_jvp_from_indices",
+    "max_pool_jvp_from_winners",
     "precision",
     "register_kernel",
     "release_memory",

@@ -95,6 +95,7 @@ _register("max_pool_grad_from_winners", "gather", _gather_accepts, pool.max_pool
 _register("max_pool_grad_from_winners", "phases", _phases_accepts, pool.max_pool_grad_from_winners, PHASES)
 _register("max_pool_grad_from_winners", "scatter", _not_empty, pool.max_pool_grad_from_winners, SCATTER)
 _register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
+_register("max_pool_jvp", "take", _not_empty, pool.max_pool_jvp)
 _register("avg_pool", "whole", _whole_accepts, pool.avg_pool, WHOLE)
 _register("avg_pool", "channels", _channels_accepts, pool.avg_pool, CHANNELS)
 _register("avg_pool", "rows", _rows_accepts, pool.avg_pool, ROWS)

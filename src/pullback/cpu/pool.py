@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from pullback.cpu.pool_gradient import (
 )
 from pullback.problem import IndexProblem, Problem
 from pullback.reference import pool as reference
+from pullback.reference.pool_tangent import take
+from pullback.registry import dispatch
 from pullback.rules import Array
 
 INDEX = np.dtype(np.int64)
@@ -63,6 +66,11 @@ def max_pool_grad(module: str, problem: Problem, dy: Array, x: Array) -> Array:
     plan = whole_plan(problem, "max_grad_from_x") if module == WHOLE else scatter_plan(problem, module)
     plan.run(dy=_address(dy), x=_address(x), dx=_address(dx))
     return dx
+
+
+def max_pool_jvp(problem: Problem, t: Array, x: Array) -> Array:
+    _, indices = dispatch(replace(problem, op="max_pool", return_indices=True), x)
+    return take(t, indices)
 
 
 def max_pool_grad_from_winners(module: str, problem: Problem, dy: Array, winners: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.ops import conv, pool
+from pullback.ops import conv, pool, pool_tangent
 from pullback.registry import Explanation, explain_problem
 
 PREPARE: dict[str, Callable[..., tuple[Any, ...]]] = {
@@ -16,6 +16,9 @@ PREPARE: dict[str, Callable[..., tuple[Any, ...]]] = {
     "max_pool_grad": pool.prepare_max_pool_grad,
     "max_pool_grad_from_indices": pool.prepare_max_pool_grad_from_indices,
     "max_pool_grad_from_winners": pool.prepare_max_pool_grad_from_winners,
+    "max_pool_jvp": pool_tangent.prepare_max_pool_jvp,
+    "max_pool_jvp_from_indices": pool_tangent.prepare_max_pool_jvp_from_indices,
+    "max_pool_jvp_from_winners": pool_tangent.prepare_max_pool_jvp_from_winners,
     "avg_pool": pool.prepare_avg_pool,
     "avg_pool_grad": pool.prepare_avg_pool_grad,
 }

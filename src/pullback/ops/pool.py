@@ -33,7 +33,7 @@ from pullback.rules import PUBLIC_NAN_RULES, TIES, Array, WinnerRule
 from pullback.window import Padding
 
 
-def _problem(
+def pool_problem(
     op: str,
     input_name: str,
     shape: tuple[int, ...],
@@ -55,7 +55,7 @@ def _problem(
     return Problem(op, dtype, kind, batch, channels, channels, geometry, **rules)
 
 
-def _max_rules(op: str, ties: str, nan: str) -> dict[str, Any]:
+def max_rules(op: str, ties: str, nan: str) -> dict[str, Any]:
     rule = WinnerRule(one_of(op, "ties", ties, TIES), one_of(op, "nan", nan, PUBLIC_NAN_RULES))
     return {"winner": rule, "empty": -np.inf}
 
@@ -83,9 +83,9 @@ def prepare_max_pool(
     if return_indices and return_winners:
         raise ValueError(f"{op}: return_indices and return_winners are both True; ask for one of them")
     one_of(op, "storage_order", storage_order, (0, 1))
-    keywords |= _max_rules(op, ties, nan) | {"storage_order": storage_order}
+    keywords |= max_rules(op, ties, nan) | {"storage_order": storage_order}
     keywords |= {"return_indices": return_indices, "return_winners": return_winners}
-    return _problem(op, "x", a.shape, a.dtype, window, **keywords), a
+    return pool_problem(op, "x", a.shape, a.dtype, window, **keywords), a
 
 
 def prepare_max_pool_grad(
@@ -99,9 +99,23 @@ def prepare_max_pool_grad(
 ) -> tuple[Problem, Array, Array]:
     op = "max_pool_grad"
     d, a = as_float_array(op, "dy", dy), as_float_array(op, "x", x)
-    problem = _problem(op, "x", a.shape, same_dtype(op, dy=d, x=a), window, **keywords, **_max_rules(op, ties, nan))
+    problem = pool_problem(op, "x", a.shape, same_dtype(op, dy=d, x=a), window, **keywords, **max_rules(op, ties, nan))
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of x {a.shape} and window {problem.window.kernel}")
     return problem, d, a
+
+
+def check_winners(problem: Problem, winners: npt.ArrayLike) -> Array:
+    """The winners as an array, of the shape and dtype that max_pool gives them."""
+    op, rule = problem.op, problem.winner
+    w = as_array(op, "winners", winners)
+    why = f"the output of input {problem.input_shape} and window {problem.window.kernel}"
+    check_shape(op, "winners", w.shape, problem.output_shape, why)
+    if w.dtype != problem.winner_dtype:
+        raise TypeError(
+            f"{op}: winners have dtype {w.dtype}; max_pool(..., return_winners=True) gives {problem.winner_dtype} for a "
+            f"window of {problem.window.tap_count} taps with nan={rule and rule.nan!r}"
+        )
+    return w
 
 
 def prepare_max_pool_grad_from_winners(
@@ -114,18 +128,12 @@ def prepare_max_pool_grad_from_winners(
     **keywords: Any,
 ) -> tuple[Problem, Array, Array]:
     op = "max_pool_grad_from_winners"
-    d, w = as_float_array(op, "dy", dy), as_array(op, "winners", winners)
+    d = as_float_array(op, "dy", dy)
     shape = as_shape(op, "input_shape", input_shape)
-    problem = _problem(op, "input_shape", shape, d.dtype, window, **keywords, **_max_rules(op, "first", nan))
+    problem = pool_problem(op, "input_shape", shape, d.dtype, window, **keywords, **max_rules(op, "first", nan))
     why = f"the output of input {shape} and window {problem.window.kernel}"
     check_shape(op, "dy", d.shape, problem.output_shape, why)
-    check_shape(op, "winners", w.shape, problem.output_shape, why)
-    if w.dtype != problem.winner_dtype:
-        raise TypeError(
-            f"{op}: winners have dtype {w.dtype}; max_pool(..., return_winners=True) gives {problem.winner_dtype} for a "
-            f"window of {problem.window.tap_count} taps with nan={nan!r}"
-        )
-    return problem, d, w
+    return problem, d, check_winners(problem, winners)
 
 
 def prepare_max_pool_grad_from_indices(
@@ -155,7 +163,7 @@ def prepare_avg_pool(
 ) -> tuple[Problem, Array]:
     op = "avg_pool"
     a = as_float_array(op, "x", x)
-    return _problem(op, "x", a.shape, a.dtype, window, **keywords, **_mean_rules(op, count_include_pad)), a
+    return pool_problem(op, "x", a.shape, a.dtype, window, **keywords, **_mean_rules(op, count_include_pad)), a
 
 
 def prepare_avg_pool_grad(
@@ -169,7 +177,7 @@ def prepare_avg_pool_grad(
     op = "avg_pool_grad"
     d = as_float_array(op, "dy", dy)
     shape = as_shape(op, "input_shape", input_shape)
-    problem = _problem(op, "input_shape", shape, d.dtype, window, **keywords, **_mean_rules(op, count_include_pad))
+    problem = pool_problem(op, "input_shape", shape, d.dtype, window, **keywords, **_mean_rules(op, count_include_pad))
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of input {shape} and window {problem.window.kernel}")
     return problem, d
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.reference import conv, morphology, pool
+from pullback.reference import conv, morphology, pool, pool_tangent
 from pullback.registry import REFERENCE, register_kernel
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -16,6 +16,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "max_pool_grad": pool.max_pool_grad,
     "max_pool_grad_from_indices": pool.max_pool_grad_from_indices,
     "max_pool_grad_from_winners": pool.max_pool_grad_from_winners,
+    "max_pool_jvp": pool_tangent.max_pool_jvp,
+    "max_pool_jvp_from_indices": pool_tangent.max_pool_jvp_from_indices,
+    "max_pool_jvp_from_winners": pool_tangent.max_pool_jvp_from_winners,
     "avg_pool": pool.avg_pool,
     "avg_pool_grad": pool.avg_pool_grad,
     "dilation": morphology.dilation,
