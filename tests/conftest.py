@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import settings
 from kernels import KernelUnderTest
 
 import pullback as pb
+from pullback.settings import environment
 
 # One folder for all workers and later runs, so that a kernel is compiled once for its source and not once a worker.
 os.environ.setdefault("PULLBACK_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
@@ -38,3 +39,18 @@ def each_backend(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on each backend, on whichever kernel dispatch takes."""
     with pb.backend(request.param):
         yield request.param
+
+
+@pytest.fixture
+def variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str | None], None]]:
+    """Sets (or with None unsets) a variable of the environment as if the process had begun with it."""
+
+    def set_or_unset(name: str, value: str | None) -> None:
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+        environment.cache_clear()
+
+    yield set_or_unset
+    environment.cache_clear()

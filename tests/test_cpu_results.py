@@ -9,6 +9,7 @@ import pytest
 
 import pullback as pb
 from pullback.cpu import memory, roofs
+from pullback.cpu.addresses import address_of
 
 BIG = (1 << 18,)
 F4 = np.dtype(np.float32)
@@ -41,6 +42,22 @@ def test_memory_comes_back_only_when_the_last_view_is_gone() -> None:
     assert (view == 7).all()
     del view
     assert memory.new_array(BIG, F4).ctypes.data == address
+
+
+def test_views_of_the_base_do_not_give_memory_back_early() -> None:
+    array = memory.new_array(BIG, F4)
+    address = array.ctypes.data
+    part = array.base[8:16]  # type: ignore[index]
+    del part
+    gc.collect()
+    assert memory.new_array(BIG, F4).ctypes.data != address
+    array[:] = 1
+
+
+def test_addresses_are_those_numpy_tells() -> None:
+    whole = np.arange(24.0).reshape(2, 3, 4)
+    for array in (whole, whole[1:], whole[:, ::2], whole.T, np.empty((0, 3)), np.float16(2).reshape(1)):
+        assert address_of(array) == array.ctypes.data
 
 
 def test_what_is_kept_is_bounded_and_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:

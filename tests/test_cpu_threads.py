@@ -231,11 +231,11 @@ def test_thread_counts_of_other_types(bad: Any) -> None:
         pb.set_num_threads(bad)
 
 
-def test_thread_settings_nest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_settings_nest(monkeypatch: pytest.MonkeyPatch, variable: Any) -> None:
     monkeypatch.setattr(settings, "_default", None)
-    monkeypatch.delenv(settings.THREADS_VARIABLE, raising=False)
+    variable(settings.THREADS_VARIABLE, None)
     assert pb.get_num_threads() == settings.cores()
-    monkeypatch.setenv(settings.THREADS_VARIABLE, "7")
+    variable(settings.THREADS_VARIABLE, "7")
     assert pb.get_num_threads() == 7
     pb.set_num_threads(np.int64(3))
     assert pb.get_num_threads() == 3
@@ -247,8 +247,8 @@ def test_thread_settings_nest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["many", "2.5", "0", "-3", "99999"])
-def test_a_bad_environment_variable_is_named(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_environment_variable_is_named(text: str, monkeypatch: pytest.MonkeyPatch, variable: Any) -> None:
     monkeypatch.setattr(settings, "_default", None)
-    monkeypatch.setenv(settings.THREADS_VARIABLE, text)
+    variable(settings.THREADS_VARIABLE, text)
     with pytest.raises(ValueError, match=settings.THREADS_VARIABLE):
         pb.get_num_threads()

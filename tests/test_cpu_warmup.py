@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,15 +131,15 @@ def test_info_names_the_machine_the_cache_and_the_kernels(capsys: pytest.Capture
     assert "unavailable" not in out
 
 
-def test_the_default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(registry.BACKEND_VARIABLE, raising=False)
+def test_the_default_backend(variable: Any) -> None:
+    variable(registry.BACKEND_VARIABLE, None)
     assert registry.default_backend() == "cpu"
     assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "cpu"
-    monkeypatch.setenv(registry.BACKEND_VARIABLE, "reference")
+    variable(registry.BACKEND_VARIABLE, "reference")
     assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "reference"
     with pb.backend("cpu"):
         assert pb.explain("max_pool", np.zeros((1, 4, 4, 1)), 2).chosen.backend == "cpu"
-    monkeypatch.setenv(registry.BACKEND_VARIABLE, "abacus")
+    variable(registry.BACKEND_VARIABLE, "abacus")
     with pytest.raises(ValueError, match="PULLBACK_BACKEND: unknown backend 'abacus'; there are cpu, reference"):
         pb.max_pool(np.zeros((1, 4, 4, 1)), 2)
 

@@ -146,7 +146,7 @@ def test_what_is_not_finite_reaches_only_what_it_touches(op: str, place: int, va
     assert np.array_equal(np.isnan(got), np.isnan(truth))
 
 
-def test_precision_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_decides(variable: Any) -> None:
     x, f = np.ones((1, 56, 56, 64), np.float32), np.ones((3, 3, 64, 64), np.float32)
 
     def chosen() -> str:
@@ -163,9 +163,9 @@ def test_precision_decides(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 'precision "exact" asks for' in str(pb.explain("conv", x, f, padding=1))
             with pb.precision("fast"):
                 assert chosen() == "winograd"
-        monkeypatch.setenv(settings.PRECISION_VARIABLE, "exact")
+        variable(settings.PRECISION_VARIABLE, "exact")
         assert chosen() != "winograd"
-        monkeypatch.setenv(settings.PRECISION_VARIABLE, "vague")
+        variable(settings.PRECISION_VARIABLE, "vague")
         with pytest.raises(ValueError, match="PULLBACK_PRECISION: unknown precision 'vague'; there are fast, exact"):
             chosen()
     with pytest.raises(ValueError, match="unknown precision 1"), pb.precision(1):  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ the reference kernels stand last in every backend's list. Asking for a kernel by
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pullback.problem import AnyProblem
-from pullback.settings import current_precision
+from pullback.settings import current_precision, environment
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
@@ -202,7 +201,7 @@ def _installed(package: str) -> bool:
 
 def default_backend() -> str:
     """The backend named by $PULLBACK_BACKEND, else cpu where Numba is installed, else the reference."""
-    asked = os.environ.get(BACKEND_VARIABLE)
+    asked = environment(BACKEND_VARIABLE)
     if asked:
         _check_backend(BACKEND_VARIABLE, asked)
         return asked

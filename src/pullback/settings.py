@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
@@ -22,8 +23,15 @@ _inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
 _precision: ContextVar[str | None] = ContextVar("pullback_precision", default=None)
 
 
+@cache
+def environment(name: str) -> str:
+    """A variable of the environment, "" where it is not set: read once, since asking costs as much as a small op."""
+    return os.environ.get(name, "")
+
+
+@cache
 def cores() -> int:
-    """Cores that this process may run on (its affinity mask, where the system has one)."""
+    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one)."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -52,7 +60,7 @@ def get_num_threads() -> int:
     chosen = _inside.get() or _default
     if chosen is not None:
         return chosen
-    asked = os.environ.get(THREADS_VARIABLE)
+    asked = environment(THREADS_VARIABLE)
     if not asked:
         return cores()
     try:
@@ -83,7 +91,7 @@ def current_precision() -> str:
     chosen = _precision.get()
     if chosen is not None:
         return chosen
-    asked = os.environ.get(PRECISION_VARIABLE)
+    asked = environment(PRECISION_VARIABLE)
     return _checked_precision(PRECISION_VARIABLE, asked) if asked else PRECISIONS[0]
 
 

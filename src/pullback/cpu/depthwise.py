@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu import depthwise_cells, depthwise_planes
+from pullback.cpu.addresses import address_of
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
 from pullback.reference import conv as reference
@@ -15,10 +16,6 @@ from pullback.registry import CPU, register_kernel
 from pullback.rules import Array
 
 MOST_EACH = 16  # channels of a group on either side
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _wide(problem: Problem, array: Array) -> Array:
@@ -55,7 +52,7 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
     source = np.ascontiguousarray(source)
     target = new_array(shape, problem.dtype)
     plan = depthwise_cells.gather_plan(problem, finite) if last else depthwise_planes.gather_plan(problem)
-    plan.run(source=_address(source), weights=_address(weights), target=_address(target))
+    plan.run(source=address_of(source), weights=address_of(weights), target=address_of(target))
     return target
 
 
@@ -65,8 +62,8 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     module: Any = depthwise_cells if problem.layout == "channels_last" else depthwise_planes
     plans = module.filter_plans(problem)
     sums = np.empty(plans.sum_bytes, np.uint8)
-    plans.products.run(source=_address(x), dy=_address(dy), sums=_address(sums))
-    plans.add.run(sums=_address(sums), result=_address(result))
+    plans.products.run(source=address_of(x), dy=address_of(dy), sums=address_of(sums))
+    plans.add.run(sums=address_of(sums), result=address_of(result))
     if not np.isfinite(result).all():  # it may have come from a zero beyond the ends times an infinity
         return reference.conv_grad_filter(problem, dy, x)
     return result

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.rules import Array
 
 LINE = 64
@@ -18,22 +19,19 @@ SMALLEST = 64 << 10
 KEPT_BYTES = 256 << 20
 
 # Blocks by size. No lock: a signal handler's exception could leave it locked, and each step here is one step of the interpreter.
-_free: dict[int, list[Array]] = {}
+_free: dict[int, list[_Block]] = {}
 
 
-class _Lease:
+class _Block(np.ndarray[Any, Any]):
+    """Memory of ours. A type of its own, since a view of a plain array's view has the first array as its base."""
+
+
+class _Lease(_Block):
     """Lends a block to an array: the array's base, so that it lives until the last view is gone."""
 
-    __slots__ = ("__array_interface__", "_block")
-
-    def __init__(self, block: Array, nbytes: int) -> None:
-        self._block = block
-        address = -(-block.ctypes.data // LINE) * LINE
-        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
-
     def __del__(self) -> None:
-        block = getattr(self, "_block", None)
-        if block is not None:  # a signal may have interrupted __init__
+        block = self.base
+        if type(block) is _Block:  # and not of a view that somebody took of this one
             _take_back(block)
 
 
@@ -42,9 +40,15 @@ def _kept() -> int:
     return sum(size * len(blocks) for size, blocks in list(_free.items()))
 
 
-def _take_back(block: Array) -> None:
+def _take_back(block: _Block) -> None:
     if _kept() + block.nbytes <= KEPT_BYTES:
         _free.setdefault(block.nbytes, []).append(block)
+
+
+def _aligned(nbytes: int) -> _Block:
+    memory = np.empty(nbytes + LINE, np.uint8)
+    skip = -address_of(memory) % LINE
+    return memory[skip : skip + nbytes].view(_Block)
 
 
 def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -52,13 +56,11 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALLEST:
         return np.empty(shape, dtype)
-    size = nbytes + LINE
     try:
-        block = _free[size].pop()
+        block = _free[nbytes].pop()
     except (KeyError, IndexError):
-        block = np.empty(size, np.uint8)
-    array: Array = np.asarray(_Lease(block, nbytes)).view(dtype).reshape(shape)
-    return array
+        block = _aligned(nbytes)
+    return np.ndarray(shape, dtype, block.view(_Lease))
 
 
 def release_memory() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu import threads
+from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Code
 
 # Below this many bytes moved, waking other threads costs more than they save.
@@ -31,7 +32,7 @@ class Plan:
         block = self.template.copy()
         for name, address in addresses.items():
             block[self.places[name]] = address
-        threads.run(self.code.address, block.ctypes.data, self.pieces, self.scratch_bytes, self.parallel)
+        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.parallel)
 
 
 def make_plan(
@@ -47,7 +48,7 @@ def make_plan(
         if isinstance(value, np.ndarray):
             value = np.ascontiguousarray(value)
             keep.append(value)
-            value = value.ctypes.data
+            value = address_of(value)
         if value is None:
             places[name] = place
             value = 0

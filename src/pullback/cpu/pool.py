@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.cpu.memory import new_array
 from pullback.cpu.plan import Plan
 from pullback.cpu.pool_common import CHANNELS, PHASES, SCATTER, WHOLE
@@ -41,21 +42,17 @@ AVERAGE_PLANS: dict[str, Callable[[Problem], Plan]] = {
 }
 
 
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
 def max_pool(module: str, problem: Problem, x: Array) -> Any:
     x = np.ascontiguousarray(x)
     y = new_array(problem.output_shape, problem.dtype)
-    addresses = {"x": _address(x), "y": _address(y)}
+    addresses = {"x": address_of(x), "y": address_of(y)}
     more = None
     if problem.return_winners:
         more = new_array(problem.output_shape, problem.winner_dtype)
-        addresses["winners"] = _address(more)
+        addresses["winners"] = address_of(more)
     elif problem.return_indices:
         more = new_array(problem.output_shape, INDEX)
-        addresses["indices"] = _address(more)
+        addresses["indices"] = address_of(more)
     forward_plan(problem, module).run(**addresses)
     return y if more is None else (y, more)
 
@@ -64,7 +61,7 @@ def max_pool_grad(module: str, problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     dx = new_array(problem.input_shape, problem.dtype)
     plan = whole_plan(problem, "max_grad_from_x") if module == WHOLE else scatter_plan(problem, module)
-    plan.run(dy=_address(dy), x=_address(x), dx=_address(dx))
+    plan.run(dy=address_of(dy), x=address_of(x), dx=address_of(dx))
     return dx
 
 
@@ -77,7 +74,7 @@ def max_pool_grad_from_winners(module: str, problem: Problem, dy: Array, winners
     dy, winners = np.ascontiguousarray(dy), np.ascontiguousarray(winners)
     dx = new_array(problem.input_shape, problem.dtype)
     plan = WINNER_PLANS[module](problem)
-    plan.run(dy=_address(dy), winners=_address(winners), dx=_address(dx))
+    plan.run(dy=address_of(dy), winners=address_of(winners), dx=address_of(dx))
     return dx
 
 
@@ -85,7 +82,7 @@ def max_pool_grad_from_indices(problem: IndexProblem, dy: Array, indices: Array)
     dy, flat = np.ascontiguousarray(dy), np.ascontiguousarray(indices)
     dx = new_array(problem.input_shape, problem.dtype)
     faults = np.zeros(1, np.int64)
-    indices_plan(problem).run(dy=_address(dy), indices=_address(flat), dx=_address(dx), faults=_address(faults))
+    indices_plan(problem).run(dy=address_of(dy), indices=address_of(flat), dx=address_of(dx), faults=address_of(faults))
     if faults[0]:  # an index beyond its image: a right answer still, or an error, which the reference tells apart
         return reference.max_pool_grad_from_indices(problem, dy, indices)
     return dx
@@ -94,7 +91,7 @@ def max_pool_grad_from_indices(problem: IndexProblem, dy: Array, indices: Array)
 def avg_pool(module: str, problem: Problem, x: Array) -> Array:
     x = np.ascontiguousarray(x)
     y = new_array(problem.output_shape, problem.dtype)
-    forward_plan(problem, module).run(x=_address(x), y=_address(y))
+    forward_plan(problem, module).run(x=address_of(x), y=address_of(y))
     return y
 
 
@@ -102,5 +99,5 @@ def avg_pool_grad(module: str, problem: Problem, dy: Array) -> Array:
     dy = np.ascontiguousarray(dy)
     dx = new_array(problem.input_shape, problem.dtype)
     plan = AVERAGE_PLANS[module](problem)
-    plan.run(dy=_address(dy), dx=_address(dx))
+    plan.run(dy=address_of(dy), dx=address_of(dx))
     return dx

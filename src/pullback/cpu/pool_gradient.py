@@ -18,6 +18,7 @@ from pullback.cpu.pool_common import (
     PHASES,
     SCATTER,
     Shape,
+    Table,
     divisors,
     grouped,
     lanes_at_once,
@@ -30,34 +31,53 @@ from pullback.cpu.pool_common import (
     wide_row,
 )
 from pullback.cpu.pool_forward import forward_plan, index_tables, plan_of_images
-from pullback.cpu.pool_tables import columns, cut, dense, depth_lists, in_three, rows
+from pullback.cpu.pool_tables import columns, cut, depth_lists, in_three, rows
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
 from pullback.window import Phase, Window
 
 SCATTER_BYTES = 512 << 10  # of a block at most, where it is made in scratch
 WOVEN_BYTES = 12 << 10  # of the phases of a block, which are made and woven in the first-level cache
+MANY = 16  # winners turned into places at once: see kernels/scatter_many.py
+SPAN_ELEMENTS = 256  # outputs whose windows' beginnings are tabulated
 NOWHERE = -(1 << 60)  # a place in no block
 
 
 def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
-    """Where each tap lies from its window's first cell, and for windows at the ends of a row, which columns exist."""
-    window = problem.window
-    _, col_cells = dense(window)
-    kernel_cols = window.kernel[-1]
-    inner = np.flatnonzero((col_cells >= 0).all(axis=1))
-    inner0, inner1 = (int(inner[0]), int(inner[-1]) + 1) if len(inner) else (shape.out_cols, shape.out_cols)
+    """Where each tap lies from its window's first cell, and where windows begin."""
+    window, channels = problem.window, shape.channels
     taps = np.arange(window.tap_count, dtype=np.int64)
     tables = index_tables(problem)
+    stride, dilation = window.stride[-1], window.dilation[-1]
+    span = max(1, SPAN_ELEMENTS // channels) if stride < 1 << 20 else 1
+    begins = np.arange(-(-span * channels // MANY) * MANY, dtype=np.int32)  # whole registers of them
     # Codes that are no tap lie in no block. A false winner above or below its plane is skipped, or in 3-D may meet a cell there.
-    tap_at = np.full(max(256, window.tap_count + 1), NOWHERE, np.int64)
+    tap_at = np.full(window.tap_count + 1, NOWHERE, np.int64)
     tap_at[: window.tap_count] = tables["tap_base"]
+    tap_cell = np.full(len(tap_at), NOWHERE, np.int64)
+    tap_cell[: window.tap_count] = taps % window.kernel[-1] * dilation
     return {
-        "inner0": inner0, "inner1": inner1, "taps": window.tap_count, "tap_at": tap_at,
-        "tap_row_at": tables["tap_base"] - taps % kernel_cols * window.dilation[-1] * shape.channels,
-        "tap_col": taps % kernel_cols, "col_cells": col_cells, "kernel_cols": kernel_cols, "row_base": tables["row_base"],
-        "col_first": -window.pad_low[-1] * shape.channels, "col_step": window.stride[-1] * shape.channels,
+        "taps": window.tap_count, "tap_at": tap_at, "tap_cell": tap_cell, "row_base": tables["row_base"],
+        "col_first": -window.pad_low[-1] * channels, "col_step": stride * channels, "col_cell": -window.pad_low[-1],
+        "stride": stride, "span": span, "cells": begins // channels * stride,
+        "firsts": begins // channels * (stride * channels) + begins % channels,
+        "reach": int(tables["tap_base"].max()) + (shape.out_cols * stride - window.pad_low[-1]) * channels,
+        "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(window, shape),
     }  # fmt: skip
+
+
+def _code_steps(window: Window, shape: Shape) -> Table:
+    """What makes a tap's number an offset: reciprocals (in 1 / 2**16) of the window's columns and rows, and a step per tap,
+
+    per row of taps that it counts past, per plane. Exact for the numbers that fit a byte.
+    """
+    three = in_three(window)
+    _, rows_each, cols_each = three.kernel
+    col = three.dilation[2] * shape.channels
+    row = three.dilation[1] * shape.in_row
+    plane = three.dilation[0] * three.input_size[1] * shape.in_row
+    reciprocals = [-(-(1 << 16) // each) for each in (cols_each, rows_each)]
+    return np.array([*reciprocals, cols_each, three.dilation[2], col, row - cols_each * col, plane - rows_each * row], np.int64)
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +96,9 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     group, pieces = grouped(units, moved)
     most_rows = int(np.diff(blocks.row).max(initial=0))
     scratch = -(-most_rows * shape.in_row * shape.wide // 64) * 64 if narrow else 0
-    given = _scatter_tables(problem, shape) | {
+    tables = _scatter_tables(problem, shape)
+    places_start, scratch = scratch, scratch + tables["firsts"].nbytes + 64  # the last register of a row may run past it
+    given = tables | {"places_start": places_start} | {
         "dy": None, "dx": None, "group": group, "units": units, "blocks": blocks.count, "rows": shape.in_rows,
         "cols": shape.in_cols, "channels": shape.channels, "source_rows": shape.out_rows, "source_cols": shape.out_cols,
         "block_row": blocks.row, "need_ptr": blocks.need_ptr, "need_row": blocks.need,
@@ -302,7 +324,7 @@ def _same(ptr: Any, per_entry: Any) -> Any:
 # Costs in nanoseconds per input element on one core, measured over many shapes. A scatter pays for every output it adds to its
 # winner; the others ask for every cell each window that covers it (`outputs` per input element times the taps).
 def _scatter_cost(outputs: float) -> float:
-    return 0.1 + 1.05 * outputs
+    return 0.085 + 0.75 * outputs
 
 
 def _outputs(problem: Problem) -> float:
@@ -323,4 +345,4 @@ def prefers_gather(problem: Problem) -> bool:
 def prefers_phases(problem: Problem) -> bool:
     """The same question for vectors along flat runs of cells."""
     outputs = _outputs(problem)
-    return 0.09 + 0.06 * outputs * problem.window.tap_count < _scatter_cost(outputs)
+    return 0.16 + 0.033 * outputs * problem.window.tap_count < _scatter_cost(outputs)

@@ -65,16 +65,6 @@ def rows(window: Window, forward: bool) -> Lists:
     return _lists(sources, taps, exist)
 
 
-def dense(window: Window) -> tuple[Ints, Ints]:
-    """The source row (outputs, taps) and column of every tap of every window, -1 where it lies outside the input."""
-    found = []
-    for lists, taps in ((rows(window, True), math.prod(window.kernel[:-1])), (columns(window, True), window.kernel[-1])):
-        cells = np.full((lists.targets, taps), -1, np.int64)
-        cells[np.repeat(np.arange(lists.targets), np.diff(lists.ptr)), lists.tap] = lists.source
-        found.append(cells)
-    return found[0], found[1]
-
-
 @dataclass(frozen=True)
 class Blocks:
     """Target rows cut into blocks, with the source rows each needs: entry e of a block's rows reads its slot[e]-th."""

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import os
 import platform
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ __all__ = ["Pool", "get_num_threads", "pool", "run", "set_num_threads", "threads
 # Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
 GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING = range(11)
 JOB_WORDS = 16
+_put_job = struct.Struct("=7q").pack_into  # SEATS .. SCRATCH_STRIDE at once
 
 WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
@@ -90,6 +92,7 @@ class _Desk:
 
     def __init__(self) -> None:
         self.job = np.zeros(JOB_WORDS, np.int64)
+        self._job_words = self.job.data.cast("B")
         self._memory, self._address = np.empty(0, np.uint8), 0
         leader = code(Variant("threading_loop", "lead"))
         self._lead = _Native(leader, job=self.job.ctypes.data, spins=LEADER_SPINS, let_others_run=_yield_address(), **_futex())
@@ -104,10 +107,7 @@ class _Desk:
         if self._memory.size < stride * seats + LINE:
             self._memory = np.empty(stride * seats + LINE, np.uint8)
             self._address = -(-self._memory.ctypes.data // LINE) * LINE
-        job = self.job
-        job[SEATS], job[TICKET], job[PIECES] = seats - 1, 0, pieces
-        job[FUNCTION], job[ARGUMENTS] = function, arguments
-        job[SCRATCH], job[SCRATCH_STRIDE] = self._address, stride
+        _put_job(self._job_words, 8 * SEATS, seats - 1, 0, pieces, function, arguments, self._address, stride)
         self._lead()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.cpu.memory import new_array
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
@@ -18,10 +19,6 @@ NAME = "winograd"
 ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 40 are measured
 FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def accepts(problem: Problem) -> str | None:
@@ -60,10 +57,10 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
     if plans.leaves_cells:
         target.fill(0)
     packed, faults = new_array((plans.packed_bytes,), BYTES), np.zeros(1, np.int64)
-    plans.filter.run(f=_address(weights), packed=_address(packed))
+    plans.filter.run(f=address_of(weights), packed=address_of(packed))
     plans.forward.run(
-        x=_address(source) + plans.source_start, packed=_address(packed), y=_address(target) + plans.target_start,
-        faults=_address(faults),
+        x=address_of(source) + plans.source_start, packed=address_of(packed), y=address_of(target) + plans.target_start,
+        faults=address_of(faults),
     )  # fmt: skip
     if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
         return _otherwise(problem, source, weights)
@@ -84,8 +81,8 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     df = new_array(problem.filter_shape, problem.dtype)
     sums = new_array((plans.sum_bytes,), BYTES)
     faults = np.zeros(1, np.int64)
-    plans.share.run(x=_address(x) + plans.x_start, dy=_address(dy), sums=_address(sums))
-    plans.finish.run(sums=_address(sums), df=_address(df), faults=_address(faults))
+    plans.share.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums))
+    plans.finish.run(sums=address_of(sums), df=address_of(df), faults=address_of(faults))
     return _otherwise(problem, dy, x) if faults[0] else df
 
 

@@ -38,11 +38,20 @@ def _token(value: Any) -> Any:
 
 def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any) -> Array:
     """Prepare a call, find its kernel and run it. (max_pool may give a pair, and says so itself.)"""
+    key: Any = None
+    arrays = []
     try:
-        key = (prepare, selection(), *map(_token, args), *map(_token, keywords.values()))
+        tokens: list[Any] = [prepare, selection()]
+        for value in (*args, *keywords.values()):
+            kind = type(value)
+            if kind is np.ndarray:
+                arrays.append(value)
+                tokens += value.shape, value.dtype
+            else:
+                tokens.append(value if kind is int or kind is str or value is None else _token(value))
+        key = tuple(tokens)
     except _NotComparableError:
-        key = None
-    arrays = [value for value in args if type(value) is np.ndarray]
+        arrays = [value for value in args if type(value) is np.ndarray]
     known = _remembered.get(key) if key is not None else None
     if known is not None:
         problem, run = known

@@ -295,7 +295,7 @@ def _layout(packed: ir.VectorType) -> tuple[int, str]:
     return size, f"v{packed.count}{'i' if is_int else 'f'}{size * 8}"
 
 
-def _masked_load(builder: Any, address: Any, packed: ir.VectorType, mask: Any) -> Any:
+def masked_load(builder: Any, address: Any, packed: ir.VectorType, mask: Any) -> Any:
     """The lanes a mask sets, zeros elsewhere; no other lane is read."""
     align, suffix = _layout(packed)
     function = declare(builder, f"llvm.masked.load.{suffix}.p0", packed, [packed.as_pointer(), I32, mask.type, packed])
@@ -322,7 +322,7 @@ def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
             # A few scalar instructions, where comparing all lanes would take more.
             lanes = builder.and_(from_lane(builder, args[1]), builder.not_(from_lane(builder, args[2])))
             mask = builder.bitcast(builder.trunc(lanes, ir.IntType(count)), ir.VectorType(ir.IntType(1), count))
-            return builder.select(mask, widen(builder, _masked_load(builder, args[0], packed, mask)), args[3])
+            return builder.select(mask, widen(builder, masked_load(builder, args[0], packed, mask)), args[3])
 
         return vector(types.int64, types.int64, types.int64, vector), emit
 
@@ -349,7 +349,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     @intrinsic
     def load_some(context: Any, address: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return widen(builder, _masked_load(builder, args[0], packed, some_lanes(builder, args[1], count)))
+            return widen(builder, masked_load(builder, args[0], packed, some_lanes(builder, args[1], count)))
 
         return vector(types.int64, types.int64), emit
 

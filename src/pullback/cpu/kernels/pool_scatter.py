@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.native import atomic_add, call_piece, copy_bytes, fill_zero, within
-from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.kernels.scatter_many import MANY, NOWHERE, many_places
+from pullback.cpu.kernels.vectors import get_int, get_int32, inline, outline, put_int, put_int32, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
 
@@ -20,72 +21,67 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
     SIZE, WIDE, WINNER, V = lanes.size, lanes.compute_size, lanes.winner_size, lanes.count
     get, get_wide, put_wide, get_winner = lanes.get, lanes.get_wide, lanes.put_wide, lanes.get_winner
     load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
-    ANY_CODE = WINNER == 1  # one byte: the table of taps has a place for every code
-
-    @inline
-    def add(out, place, value, zeroed, size):
-        """Add at a place of the block, zeroing ahead; how far the block is zeroed now."""
-        if not within(place, zeroed):
-            if not within(place, size):
-                return zeroed
-            upto = min(place + AHEAD, size)
-            fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
-            zeroed = upto
-        at = out + place * WIDE
-        put_wide(at, get_wide(at) + value)
-        return zeroed
-
-    @inline
-    def edge(dy, codes, out, col, channels, base, taps, tap_row_at, tap_col, col_cells, kernel_cols, zeroed, size):
-        """One window that reaches past the ends of its rows."""
-        for c in range(channels):
-            tap = get_winner(codes + (col * channels + c) * WINNER)
-            if tap < taps:
-                cell = get_int(col_cells + 8 * (col * kernel_cols + get_int(tap_col + 8 * tap)))
-                if cell >= 0:
-                    place = base + get_int(tap_row_at + 8 * tap) + cell * channels + c
-                    zeroed = add(out, place, get(dy + (col * channels + c) * SIZE), zeroed, size)
-        return zeroed
 
     @outline
     def scatter_rows(
-        dy, codes, out, zeroed, size, start, need_row, i0, i1, row_base, cols, channels, inner0, inner1, col_first, col_step,
-        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, code_step,
+        dy, codes, out, zeroed, size, start, need_row, i0, i1, row_base, cols, channels, col_first, col_step, col_cell, stride,
+        taps, tap_at, tap_cell, in_cols, span, firsts, cells, reach, many, code_steps, places, code_step,
     ):  # fmt: skip
         """Output rows need_row[i0 .. i1] of one image into a block that starts `start` elements into it.
 
-        Columns inner0 .. inner1 lie inside their rows. tap_at: where each tap lies from its window's first cell; behind the taps,
-        numbers that lie in no block. code_step: elements from one row of codes to the next, or 0 if `codes` is the one row.
+        tap_at, tap_cell: where each tap lies from its window's first cell, as a place and as a column; behind the taps, numbers
+        that lie in no block. firsts, cells: where the windows of `span` columns begin. reach: how far a row's cells may lie from
+        its base. many: places fit 32 bits. code_step: elements from one row of codes to the next, or 0 if `codes` is the one row.
         """
         stay_outline()
-        length = cols * channels
-        for i in range(i0, i1):
-            r = get_int(need_row + 8 * i)
-            base = get_int(row_base + 8 * r) - start
-            values, code_row = dy + r * length * SIZE, codes + r * code_step * WINNER
-            for col in range(inner0):
-                zeroed = edge(
-                    values, code_row, out, col, channels, base, taps, tap_row_at, tap_col, col_cells, kernel_cols, zeroed, size
-                )
-            if channels == 1:
-                first = base + col_first
-                for col in range(inner0, inner1):
-                    tap = get_winner(code_row + col * WINNER)
-                    code = tap if ANY_CODE else min(tap, taps)
-                    place = first + col * col_step + get_int(tap_at + 8 * code)
-                    zeroed = add(out, place, get(values + col * SIZE), zeroed, size)
-            else:
-                for col in range(inner0, inner1):
-                    first, at = base + col_first + col * col_step, col * channels
-                    for c in range(channels):
-                        tap = get_winner(code_row + (at + c) * WINNER)
-                        code = tap if ANY_CODE else min(tap, taps)
-                        place = first + c + get_int(tap_at + 8 * code)
-                        zeroed = add(out, place, get(values + (at + c) * SIZE), zeroed, size)
-            for col in range(inner1, cols):
-                zeroed = edge(
-                    values, code_row, out, col, channels, base, taps, tap_row_at, tap_col, col_cells, kernel_cols, zeroed, size
-                )
+        steps = (
+            taps, in_cols, get_int(code_steps), get_int(code_steps + 8), get_int(code_steps + 16), get_int(code_steps + 24),
+            get_int(code_steps + 32), get_int(code_steps + 40), get_int(code_steps + 48),
+        )  # fmt: skip
+        batch = max(1, span // cols)  # rows taken together, so that places are read long after they are written
+        i = i0
+        while i < i1:
+            r, count = get_int(need_row + 8 * i), 1
+            while count < batch and i + count < i1 and get_int(need_row + 8 * (i + count)) == r + count:
+                count += 1
+            i += count
+            limit = get_int(row_base + 8 * (r + count - 1)) - start + reach
+            if within(zeroed, min(limit, size)):
+                upto = min(limit + AHEAD, size)
+                fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
+                zeroed = upto
+            for col in range(0, cols, span):  # one step, where there are several rows
+                at, length = col * channels, min(span, cols - col) * channels
+                cell = col_cell + col * stride
+                for b in range(count):
+                    first = get_int(row_base + 8 * (r + b)) - start + col_first + col * col_step
+                    winners = codes + ((r + b) * code_step + at) * WINNER
+                    target = places + 4 * b * length
+                    if WINNER == 1 and many:
+                        for j in range(0, length, MANY):
+                            many_places(
+                                target + 4 * j,
+                                winners + j,
+                                length - j,
+                                firsts + 4 * j,
+                                first,
+                                cells + 4 * j,
+                                cell,
+                                steps,
+                                zeroed,
+                            )
+                    else:
+                        for k in range(length):
+                            place, tap = NOWHERE, min(get_winner(winners + k * WINNER), taps)
+                            if within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols):
+                                place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
+                            put_int32(target + 4 * k, place if within(place, zeroed) else NOWHERE)
+                values = dy + (r * cols * channels + at) * SIZE
+                for k in range(count * length):
+                    place = get_int32(places + 4 * k)
+                    if place >= 0:
+                        spot = out + place * WIDE
+                        put_wide(spot, get_wide(spot) + get(values + k * SIZE))
         return zeroed
 
     @inline
@@ -110,8 +106,8 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def max_grad(
         piece, scratch, dy, winners, dx, group, units, blocks, rows, cols, channels, source_rows, source_cols,
-        block_row, need_ptr, need_row, inner0, inner1, row_base, col_first, col_step,
-        taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
+        block_row, need_ptr, need_row, row_base, col_first, col_step, col_cell, stride,
+        taps, tap_at, tap_cell, span, firsts, cells, reach, many, code_steps, places_start,
     ):  # fmt: skip
         in_row, out_row = cols * channels, source_cols * channels
         for unit in range(piece * group, min(piece * group + group, units)):
@@ -123,14 +119,16 @@ def build(lanes: Any) -> dict[str, Any]:
             zeroed = scatter_rows(
                 dy + at * SIZE, winners + at * WINNER, out, zeroed, size, first * in_row,
                 need_row, get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8), row_base, source_cols, channels,
-                inner0, inner1, col_first, col_step, taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, out_row,
+                col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, cols, span, firsts, cells, reach, many, code_steps,
+                scratch + places_start, out_row,
             )  # fmt: skip
             finish(target, out, zeroed, size)
 
     def max_grad_from_x(
         piece, scratch, dy, x, dx, find, find_block, find_words, x_word, winners_word, find_start, code_start,
         group, units, blocks, rows, cols, channels, source_rows, source_cols, block_row, need_ptr, need_row,
-        inner0, inner1, row_base, col_first, col_step, taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols,
+        row_base, col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, span, firsts, cells, reach, many, code_steps,
+        places_start,
     ):  # fmt: skip
         """The winners of each output row that a block of input rows needs are found again, then scattered.
 
@@ -151,8 +149,8 @@ def build(lanes: Any) -> dict[str, Any]:
                 call_piece(find, arguments, row, arguments + 8 * find_words)
                 zeroed = scatter_rows(
                     dy + image * source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, need_row, i, i + 1,
-                    row_base, source_cols, channels, inner0, inner1, col_first, col_step,
-                    taps, tap_at, tap_row_at, tap_col, col_cells, kernel_cols, 0,
+                    row_base, source_cols, channels, col_first, col_step, col_cell, stride,
+                    taps, tap_at, tap_cell, cols, span, firsts, cells, reach, many, code_steps, scratch + places_start, 0,
                 )  # fmt: skip
             finish(target, out, zeroed, size)
 
