@@ -1,4 +1,4 @@
-"""How many threads the ops use, how exact they are, and the memory they keep.
+"""How many threads the ops use, how exact they are, and the memory and disk space they keep.
 
 Imports nothing heavy, so that `import pullback` stays quick.
 """
@@ -16,6 +16,7 @@ THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
 MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
 PRECISIONS = ("fast", "exact")
+UNUSED_DAYS = 30  # after which the compiled kernels of another version or machine may go
 
 _default: int | None = None
 _inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
