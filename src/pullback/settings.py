@@ -99,7 +99,12 @@ def precision(name: str) -> Iterator[None]:
 
 
 def release_memory() -> int:
-    """Give back the memory that is kept for future results (at most 256 MB); how many bytes it was."""
-    from pullback.cpu import memory
+    """Give back to the system the memory kept for future results and the threads' working memory; how many bytes it was.
 
-    return memory.release_memory()
+    What is kept for results is at most 256 MB, working memory a few MiB a thread.
+    """
+    from pullback.cpu import memory, threads
+
+    released = memory.release_memory() + threads.release_scratch()
+    memory.trim()
+    return released
