@@ -15,8 +15,9 @@ from bench_fakes import FakeClock, FakePeer
 
 import pullback as pb
 from pullback.bench import Selection, limits, ours, plot, results, run, table, timing
+from pullback.bench.accuracy import error, tolerance
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop, load_cases, parse_case
-from pullback.bench.data import Data, Expected, error, make_data, tolerance
+from pullback.bench.data import Data, Expected, make_data
 from pullback.bench.peers import all_peers
 from pullback.bench.peers.base import PeerError, Prepared, UnsupportedError
 from pullback.bench.peers.torch_peer import TorchPeer

@@ -13,20 +13,9 @@ MEASURE = """
 import json, sys
 import numpy as np
 import pullback as pb
-from cpu_calls import as_tuple, pool_arguments, reals, shaped
-from pullback.cpu import memory, threads
+from cpu_calls import pool_arguments, reals, shaped
+from peak_memory import peak_beyond
 from pullback.registry import kernels_for
-
-def kilobytes(name):
-    with open("/proc/self/status") as status:
-        return int(next(line.split()[1] for line in status if line.startswith(name + ":")))
-
-def peak_beyond(call):
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak begins again at what is resident now
-    before = kilobytes("VmRSS")
-    answer = as_tuple(call())
-    return kilobytes("VmHWM") - before - sum(array.nbytes for array in answer) // 1024
 
 layout = sys.argv[1]
 options = {"stride": 2, "padding": 1, "layout": layout}
@@ -47,9 +36,6 @@ with pb.backend("cpu"), pb.threads(2):
         if any(kernel.backend == "cpu" for kernel in kernels_for(op, "cpu")):
             function = getattr(pb, op)
             function(*arguments, **keywords)  # loads the code
-            threads.pool().stop()
-            threads._pool = None  # its working memory counts too, and so does that of results
-            memory.release_memory()
             found[name] = peak_beyond(lambda: function(*large[name], **keywords))
 print(json.dumps(found))
 """

@@ -1,4 +1,4 @@
-"""How many threads the ops use, how exact they are, and the memory they keep.
+"""How many threads the ops use, how exact they are, and the memory and disk space they keep.
 
 Imports nothing heavy, so that `import pullback` stays quick.
 """
@@ -17,6 +17,7 @@ THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
 MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
 PRECISIONS = ("fast", "exact")
+UNUSED_DAYS = 30  # after which the compiled kernels of another version or machine may go
 
 _default: int | None = None
 _inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
@@ -106,7 +107,12 @@ def precision(name: str) -> Iterator[None]:
 
 
 def release_memory() -> int:
-    """Give back the memory that is kept for future results (at most 256 MB); how many bytes it was."""
-    from pullback.cpu import memory
+    """Give back to the system the memory kept for future results and the threads' working memory; how many bytes it was.
 
-    return memory.release_memory()
+    What is kept for results is at most 256 MB, working memory a few MiB a thread.
+    """
+    from pullback.cpu import memory, threads
+
+    released = memory.release_memory() + threads.release_scratch()
+    memory.trim()
+    return released

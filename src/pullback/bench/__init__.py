@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from pullback import registry
 from pullback.bench import ours
+from pullback.bench.accuracy import cell_error, error, tolerance
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop
-from pullback.bench.data import Data, Expected, error, make_data, tolerance
+from pullback.bench.data import Data, Expected, make_data
 from pullback.bench.limits import limit_seconds
 from pullback.bench.machine import describe_machine
 from pullback.bench.peers.base import Clock, Peer, Prepared, UnsupportedError
@@ -116,9 +117,14 @@ def _check(peer: Peer, task: Task, data: Data, expected: Expected, threads: int)
     entry = Entry(tolerance=tolerance(task.case, task.dtype))
     try:
         prepared = peer.prepare(task, data, threads)
-        entry.error = error(prepared.result(), expected.of(task.op))
+        result = prepared.result()
+        entry.error = error(result, expected.of(task.op))
+        entry.cell_error = cell_error(task, result, expected)
     except Exception as failure:  # any system may refuse or break in its own way; the reason goes into the table
         entry.why = str(failure).strip().partition("\n")[0] or type(failure).__name__
         entry.failed = not isinstance(failure, UnsupportedError)
         return entry, None
+    if prepared.kernel is not None:
+        entry.kernel = f"{prepared.kernel.backend}/{prepared.kernel.name}"
+        entry.plain_sums = prepared.kernel.error == 0
     return entry, prepared

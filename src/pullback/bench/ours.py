@@ -19,6 +19,7 @@ from pullback.bench.data import (
     to_layout,
 )
 from pullback.bench.peers.base import Prepared, UnsupportedError
+from pullback.registry import Kernel
 from pullback.rules import Array
 
 NAME = "pullback"
@@ -54,7 +55,7 @@ class Ours:
         pass
 
     def prepare(self, task: Task, data: Data, threads: int) -> Prepared:
-        run = _conv(task, data) if task.case.kind == "conv" else _pool(task, data)
+        run, kernel = (_pool(task, data), None) if task.case.kind == "pool" else _conv(task, data)
 
         def result() -> tuple[Array, ...]:
             got = run()
@@ -65,10 +66,10 @@ class Ours:
                 return to_channels_last(task.layout, arrays[0]), spatial_indices(task.layout, task.case, arrays[1])
             return tuple(to_channels_last(task.layout, array) for array in arrays)
 
-        return Prepared(run, result)
+        return Prepared(run, result, kernel=kernel)
 
 
-def _conv(task: Task, data: Data) -> Callable[[], Any]:
+def _conv(task: Task, data: Data) -> tuple[Callable[[], Any], Kernel | None]:
     x, dy = (to_layout(task.layout, array) for array in (data.x, data.dy))
     f = filter_to_layout(task.layout, data.filter)
     keywords = {**task.case.geometry, "groups": task.case.groups, "layout": task.layout}
@@ -77,7 +78,8 @@ def _conv(task: Task, data: Data) -> Callable[[], Any]:
         "conv_grad_input": partial(pb.conv_grad_input, dy, f, x.shape, **keywords),
         "conv_grad_filter": partial(pb.conv_grad_filter, dy, x, f.shape, **keywords),
     }
-    return calls[task.op]
+    call = calls[task.op]
+    return call, pb.explain(task.op, *call.args, **call.keywords).chosen
 
 
 def _pool(task: Task, data: Data) -> Callable[[], Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +14,15 @@ from pullback.bench.ours import NAME
 
 FORMAT = 1
 NOISY = 1.5
+Time = Literal["median", "best"]
 
 
 @dataclass
 class Entry:
-    """One participant on one task: samples in seconds per call, the error of its result, or why it has none.
+    """One participant on one task: samples in seconds per call, the errors of its result (see accuracy.py), or why it has none.
 
-    `failed` tells a participant that broke from one that has no such op.
+    `failed` tells a participant that broke from one that has no such op. `plain_sums`: it is one of our kernels that promise
+    a `cell_error` of at most 1.
     """
 
     samples: list[float] = field(default_factory=list)
@@ -28,6 +30,9 @@ class Entry:
     tolerance: float = 0.0
     why: str = ""
     failed: bool = False
+    cell_error: float | None = None
+    kernel: str = ""
+    plain_sums: bool = False
 
     @property
     def median(self) -> float | None:
@@ -40,7 +45,12 @@ class Entry:
     @property
     def differs(self) -> bool:
         """Whether its result is not the right one under our rules."""
-        return self.error is not None and not self.error <= self.tolerance
+        return (self.error is not None and not self.error <= self.tolerance) or self.exceeds_bound
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether a kernel that promises plain sums errs by more than these may."""
+        return self.plain_sums and self.cell_error is not None and not self.cell_error <= 1
 
     @property
     def noisy(self) -> bool:
@@ -73,7 +83,7 @@ class Row:
     def ours(self) -> Entry:
         return self.entries[NAME]
 
-    def ratio(self, peer: str, of: Literal["median", "best"] = "median") -> float | None:
+    def ratio(self, peer: str, of: Time = "median") -> float | None:
         """Peer time / our time: above 1 we are faster."""
         theirs, mine = (getattr(entry, of) for entry in (self.entries.get(peer, Entry()), self.ours))
         return theirs / mine if theirs and mine else None
@@ -98,6 +108,19 @@ class Row:
         return self.limit_seconds / median if self.limit_seconds and median else None
 
 
+@dataclass(frozen=True)
+class Rival:
+    """The fastest peer of all on an op, case and dtype, in whichever layout, and its time / our time."""
+
+    peer: str
+    layout: str
+    ratio: float
+
+    @property
+    def wins(self) -> bool:
+        return self.ratio < 1
+
+
 @dataclass
 class Results:
     """A run: where and how it was made, and its rows."""
@@ -118,6 +141,30 @@ class Results:
         """Rows where our own op gave a wrong result or broke."""
         return [row for row in self.rows if row.ours.differs or row.ours.failed]
 
+    def rival(self, row: Row, of: Time = "median") -> Rival | None:
+        """The fastest peer in either layout, against our time in the row's own."""
+        times = [
+            (seconds, name, other.layout)
+            for other in self._alike(row)
+            for name, entry in other.entries.items()
+            if name != NAME and (seconds := getattr(entry, of))
+        ]
+        mine = getattr(row.ours, of)
+        if not times or not mine:
+            return None
+        seconds, peer, layout = min(times)
+        return Rival(peer, layout, seconds / mine)
+
+    def layout_speed(self, row: Row) -> float | None:
+        """Our speed in the row's layout / our speed in channels_last; None in that layout, or where it was not timed."""
+        last = [other.ours.median for other in self._alike(row) if other.layout == "channels_last"]
+        if row.layout == "channels_last" or not last or not last[0] or not row.ours.median:
+            return None
+        return last[0] / row.ours.median
+
+    def _alike(self, row: Row) -> list[Row]:
+        return [other for other in self.rows if (other.op, other.case, other.dtype) == (row.op, row.case, row.dtype)]
+
 
 def geometric_mean(values: Iterable[float]) -> float | None:
     logs = [math.log(value) for value in values]
@@ -128,7 +175,8 @@ def save(results: Results, path: Path) -> None:
     """Write JSON; medians, bests and ratios are repeated in it for readers that do not want to compute them."""
     document = {"format": FORMAT, **asdict(results)}
     for written, row in zip(document["rows"], results.rows, strict=True):
-        written["ratios"] = row.ratios()
+        rival = results.rival(row)
+        written |= {"ratios": row.ratios(), "best_peer": rival and asdict(rival), "layout_speed": results.layout_speed(row)}
         for name, entry in row.entries.items():
             written["entries"][name] |= {"median": entry.median, "best": entry.best, "differs": entry.differs}
     path.write_text(json.dumps(_finite(document), indent=1, allow_nan=False) + "\n")
@@ -141,13 +189,17 @@ def load(path: Path) -> Results:
         raise ValueError(f"{path} is not a result file of `pullback bench --json` (format {FORMAT})")
     rows = []
     for row in document["rows"]:
-        entries = {
-            name: Entry(e["samples"], None if e["error"] is None else float(e["error"]), e["tolerance"], e["why"], e["failed"])
-            for name, e in row.pop("entries").items()
-        }
-        row.pop("ratios")
+        entries = {name: _entry(written) for name, written in row.pop("entries").items()}
+        row = {f.name: row[f.name] for f in fields(Row) if f.name != "entries"}
         rows.append(Row(**row, entries=entries))
     return Results(document["machine"], document["settings"], document["versions"], document["missing"], rows)
+
+
+def _entry(written: dict[str, Any]) -> Entry:
+    known = {f.name: written[f.name] for f in fields(Entry) if f.name in written}
+    for name in ("error", "cell_error"):  # an infinity was written as text
+        known[name] = None if known.get(name) is None else float(known[name])
+    return Entry(**known)
 
 
 def _finite(value: Any) -> Any:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
+from pullback.bench.accuracy_table import print_accuracy
 from pullback.bench.ours import NAME
-from pullback.bench.results import Results, Row, geometric_mean
+from pullback.bench.results import Results, Rival, Row, Time, geometric_mean
 from pullback.cli.console import print_table
 
+LAYOUT_BAR = 0.85  # what channels_first must reach of the speed of channels_last
 SHORT_LAYOUT = {"channels_last": "last", "channels_first": "first"}
 LEGEND = """ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
 limit     share of the physical limit: copy rate for the bytes of a pooling op, FMA roof for the flops of a convolution
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
-LOSES     the best peer is faster than we are
+best      the fastest of all peers in either layout, its median / our median; ! it is faster than we are
+LOSES     the best peer of the same layout is faster than we are
 noisy     the median is more than half again the best time: look at the geometric means of the best times, or measure again"""
 
 
@@ -45,11 +47,23 @@ def ratio_text(ratio: float | None, differs: bool = False) -> str:
     return "-" if ratio is None else f"{ratio:.2f}{'*' if differs else ''}"
 
 
+def rival_text(rival: Rival | None, row: Row) -> str:
+    if rival is None:
+        return "-"
+    where = "" if rival.layout == row.layout else f" {SHORT_LAYOUT[rival.layout]}"
+    return f"{rival.ratio:.2f}{'!' if rival.wins else ''} {rival.peer}{where}"
+
+
+def wrong_text(row: Row) -> str:
+    cells = f", {row.ours.cell_error:.1e} of a plain sum's bound in a cell" if row.ours.exceeds_bound else ""
+    return f"error {row.ours.error:.1e}{cells}"
+
+
 def note(row: Row) -> str:
     """What the reader must know of a row beside its numbers."""
     notes = []
     if row.ours.differs:
-        notes.append(f"OURS IS WRONG (error {row.ours.error:.1e})")
+        notes.append(f"OURS IS WRONG ({wrong_text(row)})")
     elif row.ours.why:
         notes.append(f"ours: {row.ours.why}")
     if row.loses:
@@ -65,51 +79,90 @@ def op_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     for row in rows:
         peers = [ratio_text(row.ratio(p), p in row.entries and row.entries[p].differs) for p in results.peers]
         ours = [seconds_text(row.ours.median), share_text(row.ours.spread), share_text(row.limit_share)]
-        lines.append([row.case, SHORT_LAYOUT[row.layout], *ours, *peers, note(row)])
+        best = [rival_text(results.rival(row), row)] if results.peers else []
+        lines.append([row.case, SHORT_LAYOUT[row.layout], *ours, *peers, *best, note(row)])
     for layout in dict.fromkeys(row.layout for row in rows):
         means = _means(results, [row for row in rows if row.layout == layout])
         lines.append(["geometric mean", SHORT_LAYOUT[layout], "", "", "", *means, ""])
     return lines
 
 
-def _means(results: Results, rows: Sequence[Row], of: Literal["median", "best"] = "median") -> list[str]:
-    found = ([r for row in rows if (r := row.ratio(peer, of)) is not None] for peer in results.peers)
+def _means(results: Results, rows: Sequence[Row], of: Time = "median") -> list[str]:
+    """Of the ratios to each peer, and to the fastest of them in either layout."""
+    found = [[r for row in rows if (r := row.ratio(peer, of)) is not None] for peer in results.peers]
+    if results.peers:
+        found.append([rival.ratio for row in rows if (rival := results.rival(row, of)) is not None])
     return [ratio_text(geometric_mean(ratios)) for ratios in found]
 
 
-def summary_rows(results: Results, of: Literal["median", "best"]) -> list[list[str]]:
-    """One line per op and layout: geometric mean against each peer and how many cases lose against the best one."""
+def summary_rows(results: Results, of: Time) -> list[list[str]]:
+    """Per op and layout: geometric means against each peer and the best, cases lost to the best of the layout and of all."""
     lines = []
     for op, layout in dict.fromkeys((row.op, row.layout) for row in results.rows):
         rows = [row for row in results.rows if (row.op, row.layout) == (op, layout) and row.ratios()]
         lost = sum(any((row.ratio(peer, of) or 1) < 1 for peer in row.ratios()) for row in rows)
+        lost_to_all = sum(rival.wins for row in rows if (rival := results.rival(row, of)) is not None)
         if rows:
-            lines.append([op, SHORT_LAYOUT[layout], *_means(results, rows, of), f"{lost} of {len(rows)}"])
+            counts = [f"{lost} of {len(rows)}", f"{lost_to_all} of {len(rows)}"]
+            lines.append([op, SHORT_LAYOUT[layout], *_means(results, rows, of), *counts])
     return lines
 
 
 def print_results(results: Results) -> None:
     """Everything on stdout."""
     print(describe(results))
-    header = ("case", "channels", "ours", "spread", "limit", *results.peers, "note")
+    peers = (*results.peers, "best") if results.peers else ()
+    header = ("case", "channels", "ours", "spread", "limit", *peers, "note")
     for op, dtype in dict.fromkeys((row.op, row.dtype) for row in results.rows):
         rows = [row for row in results.rows if (row.op, row.dtype) == (op, dtype) and row.ours.samples]
         if not rows:
             continue
         print_table(f"{op}, {dtype}", header, op_rows(results, rows))
     if any(row.ratios() for row in results.rows):
-        header = ("op", "channels", *results.peers, "cases lost")
+        header = ("op", "channels", *peers, "cases lost", "lost to the best")
         print_table("geometric means of the medians", header, summary_rows(results, "median"))
         print_table("geometric means of the best times", header, summary_rows(results, "best"))
+    print_layouts(results)
+    print_accuracy(results)
     print(LEGEND)
     if any(row.limit_seconds is None for row in results.rows):
         print("limit     not measured: this version of the library cannot measure the machine's copy rate and FMA roof")
     for reason in absences(results):
         print(reason)
     compared = [row for row in results.rows if row.ratios()]
-    print(f"{len(results.rows)} rows, {len(compared)} compared, {sum(row.loses for row in compared)} lost to the best peer")
+    for line in losses(results):
+        print(line)
+    lost, lost_to_all = sum(row.loses for row in compared), sum(rival.wins for row in compared if (rival := results.rival(row)))
+    counts = f"{lost} lost to the best peer of their layout, {lost_to_all} to the best in either"
+    print(f"{len(results.rows)} rows, {len(compared)} compared, {counts}")
     for row in results.wrong:
-        print(f"FAILED {row.op} {row.case} {row.layout} {row.dtype}: {row.ours.why or f'our error is {row.ours.error:.1e}'}")
+        print(f"FAILED {row.op} {row.case} {row.layout} {row.dtype}: {row.ours.why or wrong_text(row)}")
+
+
+def losses(results: Results) -> list[str]:
+    """The cases in which the fastest peer of either layout is faster than we are, one line per op and layout."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in results.rows:
+        rival = results.rival(row)
+        if rival is not None and rival.wins:
+            found.setdefault((row.op, row.layout), []).append(f"{row.case} {rival_text(rival, row)}")
+    return [f"lost      {op}, {layout}: {', '.join(cases)}" for (op, layout), cases in found.items()]
+
+
+def print_layouts(results: Results) -> None:
+    """How fast channels_first convolutions are beside channels_last ones."""
+    speeds = {(row.case, row.dtype, row.op): results.layout_speed(row) for row in results.rows if row.op.startswith("conv")}
+    speeds = {key: speed for key, speed in speeds.items() if speed is not None}
+    ops = list(dict.fromkeys(op for _, _, op in speeds))
+    lines = []
+    for case, dtype in dict.fromkeys((case, dtype) for case, dtype, _ in speeds):
+        found = [speeds.get((case, dtype, op)) for op in ops]
+        marks = ["!" if speed is not None and speed < LAYOUT_BAR else "" for speed in found]
+        lines.append([case, dtype, *(ratio_text(speed) + mark for speed, mark in zip(found, marks, strict=True))])
+    if lines:
+        means = [ratio_text(geometric_mean(s for (_, _, o), s in speeds.items() if s is not None and o == op)) for op in ops]
+        title = f"our channels_first speed / our channels_last speed (! under {LAYOUT_BAR})"
+        print_table(title, ("case", "dtype", *ops), [*lines, ["geometric mean", "", *means]])
 
 
 def absences(results: Results) -> list[str]:

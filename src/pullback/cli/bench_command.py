@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pullback.cli import scaling_command
+from pullback.cli.bench_options import check_files, check_plot, check_settings, narrow
 from pullback.cli.console import progress
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ EXAMPLES = """examples:
   pullback bench --op conv_grad_input --peer all          also the slow peers: ONNX Runtime and TF.js (make peers)
   pullback bench --peer none                              our own times and the physical limit, no peers
   pullback bench plot results.json ratios.png             draw a run again from its JSON
+  pullback bench scaling --plot scaling.svg               time against batch, channels, size and threads, ours alone
 
 Each task is first checked against the reference backend in float64, then everybody takes turns on the same data.
 Exit status 1 if one of our own results was wrong or missing, 2 for a bad request; losing a case is no error.
@@ -55,8 +58,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios (.png or .svg, needs matplotlib)")
     parser.add_argument("--list", action="store_true", help="print ops, cases and peers, and run nothing")
     parser.set_defaults(run=run)
-    actions = parser.add_subparsers(title="instead of running", metavar="plot")
-    plot = actions.add_parser("plot", help="draw a run again from its JSON", description="Draws the ratios of a saved run.")
+    actions = parser.add_subparsers(title="instead of running", metavar="scaling or plot")
+    scaling_command.add(actions)
+    plot = actions.add_parser("plot", help="draw a run again from its JSON", description="Draws a saved run.")
     plot.add_argument("results", type=Path, help="what --json wrote")
     plot.add_argument("picture", type=Path, help="the .png or .svg file to write")
     plot.set_defaults(run=run_plot)
@@ -68,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         selection = select(options)
-        _check_files(options)
+        check_files(options.json, options.plot)
     except (ValueError, OSError) as error:
         print(f"pullback bench: {error}", file=sys.stderr)
         return 2
@@ -87,11 +91,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_plot(options: argparse.Namespace) -> int:
-    from pullback.bench import results
+    from pullback.bench import results, scaling, scaling_plot
 
     try:
-        _check_plot(options.picture)
-        _draw(results.load(options.results), options.picture)
+        check_plot(options.picture)
+        stretched = scaling.load(options.results)
+        if stretched is not None:
+            scaling_plot.draw(stretched, options.picture)
+        else:
+            _draw(results.load(options.results), options.picture)
     except (ValueError, OSError) as error:
         print(f"pullback bench plot: {error}", file=sys.stderr)
         return 2
@@ -100,19 +108,15 @@ def run_plot(options: argparse.Namespace) -> int:
 
 def select(options: argparse.Namespace) -> Selection:
     """What the options ask for; ValueError for a name that does not exist or a peer that is not there."""
-    from pullback import registry
     from pullback.bench import Selection
     from pullback.bench.cases import LAYOUTS, OPS, load_cases
 
-    if options.threads < 1 or not options.seconds >= 0:
-        raise ValueError(f"--threads {options.threads} --seconds {options.seconds}: at least 1 thread and 0 seconds")
-    if options.backend is not None and options.backend not in registry.backends():
-        raise ValueError(f"--backend {options.backend!r}: there are {', '.join(registry.backends())}")
+    check_settings(options.threads, options.seconds, options.backend)
     if "bfloat16" in (options.dtype or ()) and find_spec("ml_dtypes") is None:
         raise ValueError("--dtype bfloat16 needs ml_dtypes: pip install 'pullback[bfloat16]'")
     cases = load_cases(options.cases)
-    named = _narrow("--case", options.case, [case.name for case in cases])
-    ops = _narrow("--op", options.op, list(OPS))
+    named = narrow("--case", options.case, [case.name for case in cases])
+    ops = narrow("--op", options.op, list(OPS))
     chosen = [case for case in cases if case.name in named and any(OPS[op][0] == case.kind for op in ops)]
     if not chosen:
         raise ValueError(f"no op of {', '.join(ops)} runs on the cases {', '.join(named)}")
@@ -128,14 +132,6 @@ def select(options: argparse.Namespace) -> Selection:
     )
 
 
-def _narrow(option: str, wanted: list[str] | None, known: list[str]) -> list[str]:
-    """The wanted names in the order of the known ones; all of them without a wish."""
-    unknown = [name for name in wanted or () if name not in known]
-    if unknown:
-        raise ValueError(f"{option} {unknown[0]!r}: there are {', '.join(known)}")
-    return [name for name in known if not wanted or name in wanted]
-
-
 def _peers(wanted: list[str] | None) -> list[Peer]:
     """The peers to time. One asked for by name must be there; the others may be missing, and the table says so."""
     from pullback.bench.peers import all_peers
@@ -147,7 +143,7 @@ def _peers(wanted: list[str] | None) -> list[Peer]:
         return []
     if "all" in wanted:
         return known
-    names = _narrow("--peer", wanted, [*(peer.name for peer in known), "all", "none"])
+    names = narrow("--peer", wanted, [*(peer.name for peer in known), "all", "none"])
     chosen = [peer for peer in known if peer.name in names]
     for peer in chosen:
         why = peer.missing()
@@ -173,22 +169,6 @@ def _print_list(selection: Selection) -> None:
         asked = ", only when asked for" if peer.slow else ""
         found = f"{peer.version()}, {' and '.join(peer.layouts)}{asked}" if why is None else why
         print(f"  {peer.name:<10} {found}")
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Refuse before hours are spent on a run whose results could not be written."""
-    for path in (options.json, options.plot):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"there is no folder {str(path.parent)!r} for {path.name!r}")
-    if options.plot is not None:
-        _check_plot(options.plot)
-
-
-def _check_plot(path: Path) -> None:
-    if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"a plot is a .png or .svg file, not {path.name!r}")
-    if find_spec("matplotlib") is None:
-        raise ValueError("plots need matplotlib: pip install 'pullback[bench]'")
 
 
 def _draw(found: Any, path: Path) -> None:

@@ -57,3 +57,9 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     print(title)
     for line in (header, *rows):
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in words."""
+    scale = min((max(count, 1).bit_length() - 1) // 10, 3)
+    return f"{count / 1024**scale:.{0 if scale == 0 else 1}f} {('bytes', 'KiB', 'MiB', 'GiB')[scale]}"

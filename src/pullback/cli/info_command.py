@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pullback import __version__, registry, settings
+from pullback.cli.console import size_text
 from pullback.ops.explain import PREPARE
+
+if TYPE_CHECKING:
+    from pullback.cpu.cache_folders import CacheFolder
 
 PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich")
 
@@ -66,31 +70,31 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_lines() -> list[tuple[str, str]]:
-    from pullback.cpu import compiler
+    from pullback.cpu import cache_folders, compiler
     from pullback.cpu.machine import machine
 
     here = machine()
     names = {name[1:] for name in here.features.split(",") if name.startswith("+")}
     telling = [name for name in TELLING_FEATURES if name in names]
-    caches = ", ".join(f"L{level} {_size(size)}" for level, size in enumerate((here.l1_bytes, here.l2_bytes, here.l3_bytes), 1))
-    everything, current = compiler.cache_directory(), compiler.cache_folder()
-    kept = f"{_folder_size(everything)} of which {_folder_size(current)} for this version and machine"
+    sizes = enumerate((here.l1_bytes, here.l2_bytes, here.l3_bytes), 1)
+    caches = ", ".join(f"L{level} {size_text(size)}" for level, size in sizes)
+    folders = cache_folders.cache_folders()
+    current, others = ([f for f in folders if f.is_current is wanted] for wanted in (True, False))
+    kept = f"{compiler.cache_directory()}: {_folder_text(current)} for this version and machine"
     return [
         ("cpu", f"{here.cpu} ({here.triple}), {' '.join(telling) or 'no vector features known'}"),
         ("vectors", f"{here.vector_bytes} bytes: {here.vector_bytes // 4} float32, {here.vector_bytes // 8} float64"),
         ("caches", caches),
-        (
-            "kernel cache",
-            f"{everything}: {kept}" if compiler.is_kept() else f"{everything}: {kept}; nothing new can be kept there",
-        ),
+        ("kernel cache", kept if compiler.is_kept() else f"{kept}; nothing new can be kept there"),
+        *([("", _others_text(others))] if others else []),
     ]
 
 
-def _folder_size(folder: Path) -> str:
-    files = [path for path in folder.rglob("*.o") if path.is_file()] if folder.is_dir() else []
-    return f"{len(files)} kernels in {_size(sum(path.stat().st_size for path in files))}"
+def _folder_text(folders: Sequence[CacheFolder]) -> str:
+    return f"{sum(f.kernels for f in folders)} kernels in {size_text(sum(f.size_bytes for f in folders))}"
 
 
-def _size(count: int) -> str:
-    scale = min((max(count, 1).bit_length() - 1) // 10, 3)
-    return f"{count / 1024**scale:.{0 if scale == 0 else 1}f} {('bytes', 'KiB', 'MiB', 'GiB')[scale]}"
+def _others_text(folders: Sequence[CacheFolder]) -> str:
+    days = sorted(int(folder.unused_days()) for folder in folders)
+    used = f"{days[0]} days ago" if days[0] == days[-1] else f"{days[0]} to {days[-1]} days ago"
+    return f"{_folder_text(folders)} in {len(folders)} folders for others, last used {used} (pullback warmup --prune)"

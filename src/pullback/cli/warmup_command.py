@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pullback import registry, settings
-from pullback.cli.console import progress
+from pullback.cli.console import progress, size_text
 from pullback.rules import FLOAT_NAMES
 
 EXAMPLES = """examples:
   pullback warmup                       all kernels, dtypes and winner rules (minutes, once for a version and a machine)
   pullback warmup --dtype float32       only what float32 arrays need
   pullback warmup --all                 also windows of more than 255 taps
+  pullback warmup --prune               compile nothing; remove kernels of other versions, unused for 30 days
+  pullback warmup --prune 0             the same, however recently they were used
 """
 
 
@@ -32,6 +34,10 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="compile in N processes (default: the number of threads in force)"
     )
+    parser.add_argument(
+        "--prune", type=float, nargs="?", const=settings.UNUSED_DAYS, metavar="DAYS",
+        help=f"instead of compiling, remove kernels of other versions and machines, unused for DAYS ({settings.UNUSED_DAYS})",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -40,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
     if why is not None:
         print(f"pullback warmup: {why}", file=sys.stderr)
         return 2
+    if options.prune is not None:
+        return _prune(options.prune)
     jobs = settings.get_num_threads() if options.jobs is None else options.jobs
     if jobs < 1:
         print(f"pullback warmup: --jobs is {jobs}; it must be at least 1", file=sys.stderr)
@@ -61,6 +69,18 @@ def run(options: argparse.Namespace) -> int:
             compiled += count
             tick(label)
     print(f"{compiled} kernels compiled; {len(list(folder.glob('*.o')))} are in {folder}")
+    return 0
+
+
+def _prune(days: float) -> int:
+    from pullback.cpu import cache_folders, compiler
+
+    if not days >= 0:
+        print(f"pullback warmup: --prune is {days:g}; it must be a number of days, 0 or more", file=sys.stderr)
+        return 2
+    removed = list(cache_folders.prune(days))
+    room = size_text(sum(folder.size_bytes for folder in removed))
+    print(f"{len(removed)} folders of other versions and machines ({room}) removed from {compiler.cache_directory()}")
     return 0
 
 

@@ -19,6 +19,7 @@ from pullback.problem import Problem
 
 FEW_CHANNELS, UNPACKED_TERMS = 6, 48
 PARTIAL_BYTES = 4 << 20  # of all partial sums together
+MOST_BYTES = 4 << 20  # of a block in any case
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,15 @@ def filter_plan(problem: Problem) -> FilterPlan:
     rows = h.target_size
     while rows > 1 and block_bytes(1, rows, cols) > budget:
         rows = even_parts(h.target_size, rows - 1)
+    while block_bytes(1, rows, cols) > MOST_BYTES:  # it holds whole depths, which may be many
+        if range_channels > v and not in_place and merged == 1:
+            range_channels = even_parts(channels, range_channels // 2, v)
+        elif range_blocks > 1:
+            range_blocks = even_parts(n_blocks, range_blocks // 2)
+        elif cols > 8:
+            cols = even_parts(w.target_size, cols // 2)
+        else:
+            break
     images = 1
     if rows == h.target_size and cols == w.target_size:
         while images < sweep.images and block_bytes(images + 1, rows, cols) <= budget:

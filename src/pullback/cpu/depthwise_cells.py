@@ -214,5 +214,7 @@ def filter_plans(problem: Problem) -> FilterPlans:
     pieces = -(-units // group)
     given |= tables | {"group": group, "units": units, "area_start": entries, "other_start": other_start}
     compiled = code(Variant(FILTER, "direct" if sides.is_direct else "grouped", problem.dtype.name))
-    products = make_plan(compiled, pieces, other_start + sides.target_row, moved, given)
+    # Groups of one channel copy the part of a row of dy that belongs to a segment; the others read it where it is.
+    other_bytes = int(tables["segment_table"][:, 5].max()) if sides.is_direct else 0
+    products = make_plan(compiled, pieces, other_start + other_bytes, moved, given)
     return FilterPlans(products, add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)

@@ -1,12 +1,15 @@
 """Memory for results: large arrays are aligned to a cache line and recycled when the last view of one is gone.
 
 Fresh memory costs a page fault for every page the kernel writes first, which can take longer than the kernel. Freed blocks are
-kept, up to KEPT_BYTES in all, for the next result of the same size; `release_memory` gives them back.
+kept, up to KEPT_BYTES in all, for the next result of the same size; `pullback.release_memory` gives them back.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -64,7 +67,14 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def release_memory() -> int:
-    """Give the memory kept for future results back to the system; how many bytes it was."""
+    """Let go of the memory kept for future results; how many bytes it was."""
     released = _kept()
     _free.clear()
     return released
+
+
+def trim() -> None:
+    """Make the C library return freed memory to the system; glibc keeps blocks up to 32 MiB for itself."""
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):  # another C library, which returns it by itself
+            ctypes.CDLL(None).malloc_trim(0)

@@ -14,6 +14,7 @@ import platform
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -23,7 +24,7 @@ import numpy as np
 from pullback.cpu.compiler import Code, Variant, code
 from pullback.settings import get_num_threads, set_num_threads, threads
 
-__all__ = ["Pool", "get_num_threads", "pool", "run", "set_num_threads", "threads"]
+__all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
 
 # Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
 GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING = range(11)
@@ -83,6 +84,16 @@ class _Native:
         self._call(*self._where)
 
 
+class _Room:
+    """Working memory that begins at a cache line."""
+
+    __slots__ = ("_memory", "address", "size")
+
+    def __init__(self, size: int) -> None:
+        self._memory, self.size = np.empty(size + LINE, np.uint8), size
+        self.address = -(-self._memory.ctypes.data // LINE) * LINE
+
+
 class _Desk:
     """A job block, working memory, and the native leader that opens the job and returns when nobody works on it any more.
 
@@ -93,9 +104,15 @@ class _Desk:
     def __init__(self) -> None:
         self.job = np.zeros(JOB_WORDS, np.int64)
         self._job_words = self.job.data.cast("B")
-        self._memory, self._address = np.empty(0, np.uint8), 0
+        self._room = _Room(0)
         leader = code(Variant("threading_loop", "lead"))
         self._lead = _Native(leader, job=self.job.ctypes.data, spins=LEADER_SPINS, let_others_run=_yield_address(), **_futex())
+        _desks[id(self)] = self
+
+    def release(self) -> int:
+        """Give the working memory back, as soon as no job runs in it any more; how many bytes it was."""
+        released, self._room = self._room.size, _Room(0)
+        return released
 
     def wake_all(self) -> None:
         """Open and close a job without pieces, so that sleeping workers look at the job block."""
@@ -104,10 +121,10 @@ class _Desk:
     def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
         """Run a job with room for `seats` threads, this one included."""
         stride = -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
-        if self._memory.size < stride * seats + LINE:
-            self._memory = np.empty(stride * seats + LINE, np.uint8)
-            self._address = -(-self._memory.ctypes.data // LINE) * LINE
-        _put_job(self._job_words, 8 * SEATS, seats - 1, 0, pieces, function, arguments, self._address, stride)
+        room = self._room  # held here too: release_scratch may take it from the desk at any time
+        if room.size < stride * seats:
+            room = self._room = _Room(stride * seats)
+        _put_job(self._job_words, 8 * SEATS, seats - 1, 0, pieces, function, arguments, room.address, stride)
         self._lead()
 
 
@@ -187,6 +204,7 @@ class Pool:
 _pool: Pool | None = None
 _pool_lock = threading.Lock()
 _own = threading.local()
+_desks: weakref.WeakValueDictionary[int, _Desk] = weakref.WeakValueDictionary()  # by id: the pool's and those of other callers
 
 
 def _forget_pool() -> None:
@@ -213,6 +231,12 @@ def pool() -> Pool:
 def _stop_at_exit() -> None:
     if _pool is not None:
         _pool.stop()
+
+
+def release_scratch() -> int:
+    """Give back the working memory of all threads, which stays as large as the largest job has asked for; how many bytes."""
+    desks = [reference() for reference in _desks.valuerefs()]
+    return sum(desk.release() for desk in desks if desk is not None)
 
 
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
