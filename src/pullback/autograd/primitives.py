@@ -93,7 +93,7 @@ def _make_found(kept: str) -> Op:
     def found(x: Any, values: Any, places: Any, **keywords: Any) -> Any:
         return values
 
-    run = primitive(found)
+    run: Op = primitive(found)
     gradient = Call(f"max_pool_grad_from_{kept}", ("g", kept), {"input_shape": "x"})
     _define(run, ("x", "values", kept), {"x": gradient}, {"x": Call(f"max_pool_jvp_from_{kept}", ("t", kept))})
     return run
@@ -111,7 +111,8 @@ def max_pool(*args: Any, **keywords: Any) -> Any:
         return pb.max_pool(x, **named)
     kept = "indices" if named.get("return_indices") else "winners"
     wanted = named.pop(f"return_{kept}", False)
-    values, places = pb.max_pool(plain(x), **named, **{f"return_{kept}": wanted or True})
+    asked: dict[str, Any] = {**named, f"return_{kept}": wanted or True}
+    values, places = pb.max_pool(plain(x), **asked)
     pooled = _FOUND[kept](x, values, places, **named)
     return (pooled, places) if wanted else pooled
 
