@@ -51,7 +51,7 @@ def _argument(number: int, value: Any) -> Any:
 
 
 def _as_gradient(dy: Any, value: Any) -> Any:
-    shape, dtype = np.shape(value), plain(value).dtype
+    shape, dtype = np.shape(value), np.asarray(plain(value)).dtype
     if dy is None:
         return np.ones(shape, dtype)
     given = dy if isbox(dy) else np.asarray(dy, dtype)
@@ -74,6 +74,8 @@ def grads(f: Function) -> Callable[..., list[Any]]:
             raise TypeError(f"grads: pass the arguments of f as a list of arrays, not {args!r}")
         arrays = [_argument(number, value) for number, value in enumerate(args)]
         value, back = pull_back(f, arrays)
+        if not isinstance(plain(value), (np.ndarray, np.generic, float)):
+            raise TypeError(f"grads: f must return one array, not {type(plain(value)).__name__}")
         if back is None:
             raise ValueError(
                 "grads: the result of f does not depend on its arguments; compute it with pullback and autograd.numpy"

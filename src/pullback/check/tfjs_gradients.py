@@ -90,8 +90,12 @@ def can_run() -> bool:
     return find_spec("autograd") is not None
 
 
+def recorded() -> int:
+    return len(golden.load("tfjs", GRADIENTS)) + len(golden.load("tfjs", REFUSALS))
+
+
 def size() -> int:
-    return len(golden.load("tfjs", GRADIENTS)) + len(golden.load("tfjs", REFUSALS)) if can_run() else 0
+    return recorded() if can_run() else 0
 
 
 def _snake(name: str) -> str:
@@ -122,7 +126,7 @@ def tensors(case: dict[str, Any]) -> tuple[list[Array], Array | None]:
 
 def arguments(text: str) -> list[Any]:
     """The arguments of a recorded call: ones[1,4,4,1]:int32, 2, "valid", undefined."""
-    found = []
+    found: list[Any] = []
     for part in re.split(r", (?![^\[]*\])", text):
         made = re.fullmatch(r"ones(\[[\d,]*\])(?::(\w+))?", part)
         if made:

@@ -73,7 +73,8 @@ def _output_shape(
     channels = per_group * as_int(OP, "groups", groups)
     if given is None:
         sizes = _sizes(size, kernel, output_padding=output_padding, **place)
-        return (batch, *sizes, channels) if layout == "channels_last" else (batch, channels, *sizes)
+        whole = (batch, *sizes, channels) if layout == "channels_last" else (batch, channels, *sizes)
+        return as_shape(OP, "the output's size", whole)
     if as_entries(output_padding) is not None or as_int(OP, "output_padding", output_padding):
         raise ValueError(f"{OP}: output_shape and output_padding are both given; give one of them")
     shape = as_shape(OP, "output_shape", given)

@@ -41,6 +41,7 @@ def _or_kernel(kernel: KernelFunc) -> Callable[[Op], Op]:
         def either(*args: Any, **keywords: Any) -> Any:
             return kernel(**keywords) if not args and "inputs" in keywords else op(*args, **keywords)
 
+        either.kernel_func = kernel  # type: ignore[attr-defined]
         return either
 
     return decorate
