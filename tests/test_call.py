@@ -65,3 +65,10 @@ def test_memory_of_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(2, 12):
         pb.avg_pool(np.ones((1, size, 1), np.float32), 2)
     assert len(call._remembered) <= 3
+
+
+def test_keywords_given_as_arrays_are_not_mistaken_for_each_other() -> None:
+    x = np.arange(16.0).reshape(1, 4, 4, 1)
+    for stride in (1, 2, 3):
+        got = pb.max_pool(x, 2, stride=np.array([stride, stride]))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got, pb.max_pool(x, 2, stride=stride))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pullback.check import identities, ort_goldens, tfjs_goldens
+from pullback.check import identities, ort_goldens, tfjs_goldens, tfjs_gradients
 from pullback.check.outcome import Outcome, Row, tally
 
 Tick = Callable[[str], None]
@@ -14,6 +14,7 @@ def steps() -> list[tuple[str, Callable[[], Iterator[Outcome]]]]:
     """The parts of the check, each a title and a generator of outcomes."""
     return [
         ("TensorFlow.js 4.22.0", tfjs_goldens.replay),
+        ("TensorFlow.js 4.22.0", tfjs_gradients.replay),
         ("ONNX Runtime 1.19.2", ort_goldens.replay),
         ("mathematics", identities.prove_all),
     ]
@@ -21,7 +22,7 @@ def steps() -> list[tuple[str, Callable[[], Iterator[Outcome]]]]:
 
 def size() -> int:
     """How many outcomes a whole run yields, for a progress bar."""
-    return tfjs_goldens.size() + ort_goldens.size() + identities.size()
+    return tfjs_goldens.size() + tfjs_gradients.size() + ort_goldens.size() + identities.size()
 
 
 def run(tick: Tick = lambda label: None) -> list[Row]:

@@ -50,12 +50,16 @@ def _as_json(row: Any) -> dict[str, Any]:
 
 
 def _print(rows: Sequence[Any]) -> None:
+    from pullback.check import tfjs_gradients
+
     for system in dict.fromkeys(row.system for row in rows):
         own = [row for row in rows if row.system == system]
         shown = [verdict for verdict in VERDICTS if verdict == "failed" or any(row.counts.get(verdict) for row in own)]
         lines = [(r.kernel, *(str(r.counts.get(v, 0)) for v in shown), ", ".join(sorted(r.proofs))) for r in own]
         print_table(f"pullback against {system}", ("kernel", *shown, "proof of the mended"), lines)
     print(LEGEND)
+    if not tfjs_gradients.can_run():
+        print(f"\n{tfjs_gradients.recorded()} recorded gradients and refusals left out: pip install 'pullback[autograd]'")
     failures = [(row, failure) for row in rows for failure in row.failures]
     for row, failure in failures:
         print(f"FAILED {row.kernel} {failure.case}: {failure.detail}")

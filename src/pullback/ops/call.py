@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.registry import chosen_kernel, selection
 from pullback.rules import Array
+from pullback.tracing import any_traced, traced_op
 
 MOST_REMEMBERED = 4096
 
@@ -51,6 +52,9 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any)
                 tokens.append(value if kind is int or kind is str or value is None else _token(value))
         key = tuple(tokens)
     except _NotComparableError:
+        if any_traced(args):
+            traced: Array = traced_op(prepare.__name__.removeprefix("prepare_"))(*args, **keywords)
+            return traced
         arrays = [value for value in args if type(value) is np.ndarray]
     known = _remembered.get(key) if key is not None else None
     if known is not None:

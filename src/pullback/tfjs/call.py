@@ -73,8 +73,10 @@ def _on(kernel: str, backend: Any) -> Iterator[None]:
         yield
 
 
-def kernel(name: str, label: str | None = None) -> Callable[[Callable[[Call], Any]], KernelFunc]:
-    """Make a function of a Call into the TF.js kernel of this name, for every built-in backend."""
+def kernel(
+    name: str, label: str | None = None, among: dict[str, KernelFunc] = KERNELS
+) -> Callable[[Callable[[Call], Any]], KernelFunc]:
+    """Make a function of a Call into the kernel of this name, for every built-in backend."""
 
     def decorate(body: Callable[[Call], Any]) -> KernelFunc:
         def run(*, inputs: Mapping[str, Any], attrs: Mapping[str, Any], backend: Any = None) -> Any:
@@ -86,7 +88,7 @@ def kernel(name: str, label: str | None = None) -> Callable[[Callable[[Call], An
 
         run.__name__ = run.__qualname__ = body.__name__
         run.__module__, run.__doc__ = body.__module__, body.__doc__
-        KERNELS[name] = run
+        among[name] = run
         return run
 
     return decorate

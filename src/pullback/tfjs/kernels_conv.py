@@ -25,7 +25,7 @@ def _split(layout: Layout, shape: Shape) -> tuple[int, Shape, int]:
     return (shape[0], shape[1:-1], shape[-1]) if layout == "channels_last" else (shape[0], shape[2:], shape[1])
 
 
-def _problem(
+def conv_problem(
     call: Call, op: str, x: Shape, filter: Shape, dtype: Any, layout: Layout = "channels_last", *,
     dilations: Any = 1, mode: Any = None, depthwise: bool = False,
 ) -> Problem:  # fmt: skip
@@ -81,14 +81,14 @@ def _fitted_dy(call: Call, problem: Problem, dy: Array) -> Array:
     return fit_dy(call, problem, dy.astype(problem.dtype, copy=False), touching(problem))
 
 
-def _input_grad(call: Call, dy: Array, filter: Array, problem: Problem) -> Array:
+def input_grad(call: Call, dy: Array, filter: Array, problem: Problem) -> Array:
     if 0 in (*problem.window.output_size, *problem.input_shape, *filter.shape):
         return np.zeros(problem.input_shape, FLOAT32)
     d, f = _fitted_dy(call, problem, dy), _filter_in(problem, filter.astype(problem.dtype, copy=False))
     return stored_as(FLOAT32, dispatch(problem, d, f))
 
 
-def _filter_grad(call: Call, dy: Array, x: Array, shape: Shape, problem: Problem) -> Array:
+def filter_grad(call: Call, dy: Array, x: Array, shape: Shape, problem: Problem) -> Array:
     if 0 in (*problem.output_shape, *x.shape, *shape):
         return np.zeros(shape, FLOAT32)
     df = dispatch(problem, _fitted_dy(call, problem, dy), x.astype(problem.dtype, copy=False))
@@ -103,7 +103,7 @@ def conv2d(call: Call) -> Array:
     dilations, mode = call.attr("dilations"), call.attr("dimRoundingMode")
     dtype = working_dtype(x, weights)
     return _forward(
-        call, x, weights, _problem(call, "conv", x.shape, weights.shape, dtype, layout, dilations=dilations, mode=mode)
+        call, x, weights, conv_problem(call, "conv", x.shape, weights.shape, dtype, layout, dilations=dilations, mode=mode)
     )
 
 
@@ -114,7 +114,7 @@ def conv2d_backprop_input(call: Call) -> Array:
     shape = as_shape(call.kernel, "inputShape", call.attr("inputShape"), 4)
     layout, mode = as_layout(2, call.attr("dataFormat")), call.attr("dimRoundingMode")
     dtype = working_dtype(dy, weights)
-    return _input_grad(call, dy, weights, _problem(call, "conv_grad_input", shape, weights.shape, dtype, layout, mode=mode))
+    return input_grad(call, dy, weights, conv_problem(call, "conv_grad_input", shape, weights.shape, dtype, layout, mode=mode))
 
 
 @kernel("Conv2DBackpropFilter", label="conv2dBackpropFilter")
@@ -124,7 +124,7 @@ def conv2d_backprop_filter(call: Call) -> Array:
     shape = as_shape(call.kernel, "filterShape", call.attr("filterShape"), 4)
     layout, mode = as_layout(2, call.attr("dataFormat")), call.attr("dimRoundingMode")
     dtype = working_dtype(dy, x)
-    return _filter_grad(call, dy, x, shape, _problem(call, "conv_grad_filter", x.shape, shape, dtype, layout, mode=mode))
+    return filter_grad(call, dy, x, shape, conv_problem(call, "conv_grad_filter", x.shape, shape, dtype, layout, mode=mode))
 
 
 @kernel("Conv3D", label="conv3d")
@@ -132,7 +132,9 @@ def conv3d(call: Call) -> Array:
     """Convolution of `x` (NDHWC) with `filter`. Attributes: strides, pad, dilations; the others are not read."""
     x, weights = call.tensor("x", 5), call.tensor("filter", 5)
     dtype = working_dtype(x, weights)
-    return _forward(call, x, weights, _problem(call, "conv", x.shape, weights.shape, dtype, dilations=call.attr("dilations")))
+    return _forward(
+        call, x, weights, conv_problem(call, "conv", x.shape, weights.shape, dtype, dilations=call.attr("dilations"))
+    )
 
 
 @kernel("Conv3DBackpropInputV2", label="conv3dBackpropInputV2")
@@ -141,7 +143,7 @@ def conv3d_backprop_input_v2(call: Call) -> Array:
     dy, weights = call.tensor("dy", 5), call.tensor("filter", 5)
     shape = as_shape(call.kernel, "inputShape", call.attr("inputShape"), 5)
     dtype = working_dtype(dy, weights)
-    return _input_grad(call, dy, weights, _problem(call, "conv_grad_input", shape, weights.shape, dtype))
+    return input_grad(call, dy, weights, conv_problem(call, "conv_grad_input", shape, weights.shape, dtype))
 
 
 @kernel("Conv3DBackpropFilterV2", label="conv3dBackpropFilterV2")
@@ -149,14 +151,14 @@ def conv3d_backprop_filter_v2(call: Call) -> Array:
     """Gradient of an undilated Conv3D for its filter: `x`, `dy`; attributes filterShape, strides, pad."""
     x, dy = call.tensor("x", 5), call.tensor("dy", 5)
     shape = as_shape(call.kernel, "filterShape", call.attr("filterShape"), 5)
-    return _filter_grad(call, dy, x, shape, _problem(call, "conv_grad_filter", x.shape, shape, working_dtype(dy, x)))
+    return filter_grad(call, dy, x, shape, conv_problem(call, "conv_grad_filter", x.shape, shape, working_dtype(dy, x)))
 
 
 def _depthwise_problem(call: Call, op: str, x: Shape, filter: Shape, dtype: Any, dilations: Any) -> Problem:
     given, mode = call.attr("dataFormat"), call.attr("dimRoundingMode")
     # Upstream never reads dataFormat; mended, NCHW means NCHW.
     layout: Layout = "channels_last" if in_quirks() or given is None else as_layout(2, given)
-    problem = _problem(call, op, x, filter, dtype, layout, dilations=dilations, mode=mode, depthwise=True)
+    problem = conv_problem(call, op, x, filter, dtype, layout, dilations=dilations, mode=mode, depthwise=True)
     if op != "conv" and in_quirks():
         # Upstream's gradients know the dilation in their sizes but not in their taps.
         return replace(problem, window=replace(problem.window, dilation=(1, 1)))
@@ -185,7 +187,7 @@ def depthwise_conv2d_native_backprop_input(call: Call) -> Array:
     dy, weights = call.tensor("dy", 4), call.tensor("filter", 4)
     shape = as_shape(call.kernel, "inputShape", call.attr("inputShape"), 4)
     dtype, dilations = working_dtype(dy, weights), call.attr("dilations")
-    return _input_grad(call, dy, weights, _depthwise_problem(call, "conv_grad_input", shape, weights.shape, dtype, dilations))
+    return input_grad(call, dy, weights, _depthwise_problem(call, "conv_grad_input", shape, weights.shape, dtype, dilations))
 
 
 @kernel("DepthwiseConv2dNativeBackpropFilter", label="depthwiseConv2dNativeBackpropFilter")
@@ -194,4 +196,4 @@ def depthwise_conv2d_native_backprop_filter(call: Call) -> Array:
     x, dy = call.tensor("x", 4), call.tensor("dy", 4)
     shape = as_shape(call.kernel, "filterShape", call.attr("filterShape"), 4)
     dtype, dilations = working_dtype(dy, x), call.attr("dilations")
-    return _filter_grad(call, dy, x, shape, _depthwise_problem(call, "conv_grad_filter", x.shape, shape, dtype, dilations))
+    return filter_grad(call, dy, x, shape, _depthwise_problem(call, "conv_grad_filter", x.shape, shape, dtype, dilations))

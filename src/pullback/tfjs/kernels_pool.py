@@ -26,7 +26,7 @@ WINNER_3D_VALUE = WinnerRule("first", "ignore")
 EMPTY_MEAN = {2: math.nan, 3: 0.0}
 
 
-def _problem(call: Call, op: str, shape: tuple[int, ...], dtype: Any, layout: Layout, mode: Any, **rules: Any) -> Problem:
+def pool_problem(call: Call, op: str, shape: tuple[int, ...], dtype: Any, layout: Layout, mode: Any, **rules: Any) -> Problem:
     rank = len(shape) - 2
     last = layout == "channels_last"
     size, channels = (shape[1:-1], shape[-1]) if last else (shape[2:], shape[1])
@@ -46,7 +46,7 @@ def _layout_3d(call: Call) -> Layout:
     return "channels_last" if given is None else as_layout(3, given)
 
 
-def _grad_layout(call: Call, rank: int) -> Layout:
+def grad_layout(call: Call, rank: int) -> Layout:
     """The gradients know no dataFormat upstream. Mended, a 3-D gradient follows the dataFormat its forward was given."""
     return _layout_3d(call) if rank == 3 and not in_quirks() else "channels_last"
 
@@ -60,7 +60,7 @@ def _pool(call: Call, rank: int, op: Literal["max_pool", "avg_pool"]) -> Array:
         if op == "max_pool"
         else {"divisor": "valid", "empty": EMPTY_MEAN[rank]}
     )
-    problem = _problem(call, op, x.shape, work, layout, call.attr("dimRoundingMode"), **rules)
+    problem = pool_problem(call, op, x.shape, work, layout, call.attr("dimRoundingMode"), **rules)
     if rank == 2 and problem.window.tap_count == 1 and problem.output_shape == x.shape:
         return x.copy()  # TF.js hands the input through here, NaN and all
     values = x.astype(work, copy=False)
@@ -87,12 +87,12 @@ def _max_pool_grad(call: Call, rank: int) -> Array:
         dy = np.zeros(dy.shape, FLOAT32)  # upstream looks for real numbers where complex ones are kept apart, and finds none
     work = working_dtype(dy, x)
     winner = WINNER_2D if rank == 2 else WINNER_3D
-    shape, mode, layout = x.shape, call.attr("dimRoundingMode"), _grad_layout(call, rank)
-    problem = _problem(call, "max_pool_grad", shape, work, layout, mode, winner=winner, empty=-math.inf)
+    shape, mode, layout = x.shape, call.attr("dimRoundingMode"), grad_layout(call, rank)
+    problem = pool_problem(call, "max_pool_grad", shape, work, layout, mode, winner=winner, empty=-math.inf)
     d, a = dy.astype(work, copy=False), x.astype(work, copy=False)
     misread = rank == 3 and in_quirks()
     if misread or any(have < want for have, want in zip(d.shape, problem.output_shape, strict=True)):
-        forward = _problem(call, "max_pool", shape, work, layout, mode, winner=winner, empty=-math.inf, return_indices=True)
+        forward = pool_problem(call, "max_pool", shape, work, layout, mode, winner=winner, empty=-math.inf, return_indices=True)
         indices = dispatch(forward, a)[1]
         if misread:
             indices = misread_winners(forward, indices)
@@ -108,8 +108,8 @@ def _avg_pool_grad(call: Call, rank: int) -> Array:
     # The 2-D kernel has no rounding mode, and both divide by the whole filter where the forward counts cells in bounds.
     mode = None if rank == 2 and in_quirks() else call.attr("dimRoundingMode")
     divisor = "full" if in_quirks() else "valid"
-    layout = _grad_layout(call, rank)
-    problem = _problem(call, "avg_pool_grad", x.shape, work, layout, mode, divisor=divisor, empty=EMPTY_MEAN[rank])
+    layout = grad_layout(call, rank)
+    problem = pool_problem(call, "avg_pool_grad", x.shape, work, layout, mode, divisor=divisor, empty=EMPTY_MEAN[rank])
     return stored_as(FLOAT32, dispatch(problem, fit_dy(call, problem, dy.astype(work, copy=False), touching(problem))))
 
 
@@ -168,7 +168,7 @@ def max_pool_with_argmax(call: Call) -> tuple[Array, Array]:
     if x.size > np.iinfo(np.int32).max:
         raise ValueError(f"{call.kernel}: x has shape {x.shape}, more cells than an int32 index can tell apart")
     work = working_dtype(x)
-    problem = _problem(
+    problem = pool_problem(
         call, "max_pool", x.shape, work, "channels_last", None, winner=WINNER_2D, empty=-math.inf, return_indices=True
     )
     values, indices = dispatch(problem, x.astype(work, copy=False))

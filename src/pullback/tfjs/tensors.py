@@ -61,3 +61,9 @@ def js_text(value: Any) -> str:
     if isinstance(value, (list, tuple, np.ndarray)):
         return ",".join(js_text(entry) for entry in value)
     return str(value)
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """What TF.js calls a dtype."""
+    names = {"f": "float32", "i": "int32", "u": "int32", "b": "bool", "c": "complex64"}
+    return "float32" if is_supported_float(dtype) else names.get(dtype.kind, "string")
