@@ -62,12 +62,15 @@ def case_file(tmp_path: Path) -> Path:
 def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., results.Results]:
     """Run with fake peers, each made from the clock, against a fake pullback of so many seconds per call."""
 
+    clock = FakeClock()
+    monkeypatch.setattr(limits, "_roofs", lambda: None)  # real ones would take no time on this clock
+
     def run_fakes(cases: Sequence[Case], *peers: Callable[[FakeClock], FakePeer], mine: float = 1.0, **choice: Any) -> Any:
-        clock = FakeClock()
         monkeypatch.setattr(ours, "Ours", lambda: FakePeer(clock, mine, ours.NAME))
         selection = Selection(cases, [peer(clock) for peer in peers], **{"seconds": 0.0, **choice})
         return run(selection, clock=clock, pause=lambda seconds: None)
 
+    run_fakes.clock = clock  # type: ignore[attr-defined]
     return run_fakes
 
 
@@ -270,23 +273,39 @@ def test_peers_are_closed_even_when_the_run_breaks(pool_case: Case) -> None:
 
 
 def test_limit_shares(monkeypatch: pytest.MonkeyPatch, fake_run: Any, pool_case: Case, conv_case: Case) -> None:
+    asked = {}
+
     class Roofs:
-        copy_rate = staticmethod(lambda footprint, threads: 2.0 * footprint * threads)
+        @staticmethod
+        def copier(footprint: int) -> Any:
+            asked["copy"] = footprint
+            return lambda: fake_run.clock.step(0.5)
+
+        @staticmethod
+        def filler(size: int) -> Any:
+            asked["writes"] = size
+            return lambda: fake_run.clock.step(0.25)
+
         fma_rate = staticmethod(lambda threads, dtype: {"float32": 1000.0}[dtype] * threads)
 
     monkeypatch.setattr(limits, "_roofs", lambda: Roofs)
-    limits._copy_rate.cache_clear()
     limits._fma_rate.cache_clear()
-    found = fake_run([pool_case, conv_case], ops=["avg_pool", "conv"], layouts=LAYOUTS[:1], threads=1, mine=2.0)
+    found = fake_run([pool_case, conv_case], ops=["avg_pool_grad", "conv"], layouts=LAYOUTS[:1], threads=1, mine=2.0)
+    limits._fma_rate.cache_clear()
     conv, pool = sorted(found.rows, key=lambda row: row.op, reverse=True)
-    assert pool.limit_share == pytest.approx(0.25)
+    assert (pool.limit_share, pool.writes_share) == (pytest.approx(0.25), pytest.approx(0.125))
+    assert asked["copy"] == pool.bytes_moved
+    assert asked["writes"] == 4 * np.prod(pool_case.input_shape)
     assert conv.limit_share == pytest.approx(conv.flop / 1000 / 2.0)
+    assert conv.writes_share is None
 
 
 def test_limit_is_not_measured_without_roofs(
     monkeypatch: pytest.MonkeyPatch, fake_run: Any, pool_case: Case, capsys: Any
 ) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr(limits, "ROOFS", "pullback.no_such_package.roofs")
+    assert limits._roofs() is None
     found = fake_run([pool_case], ops=["avg_pool"])
     assert found.rows[0].limit_seconds is None
     table.print_results(found)

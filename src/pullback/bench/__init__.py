@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pullback.bench import ours
 from pullback.bench.accuracy import cell_error, error, tolerance
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop
 from pullback.bench.data import Data, Expected, make_data
-from pullback.bench.limits import limit_seconds
+from pullback.bench.limits import COPY, WRITES, fma_seconds, prepare_limits
 from pullback.bench.machine import describe_machine
 from pullback.bench.peers.base import Clock, Peer, Prepared, UnsupportedError
 from pullback.bench.results import Entry, Results, Row
@@ -101,11 +102,15 @@ def _row(
             ready[participant.name] = prepared
         elif participant.name == ours.NAME:
             break  # without our own time there is nothing to compare
-    for name, turn in take_turns(ready, selection.seconds, clock, pause).items():
-        entries[name].samples = turn.samples
-        entries[name].why, entries[name].failed = turn.why, bool(turn.why)
-    limit = limit_seconds(task, selection.threads)
-    return Row(task.op, task.case.name, task.layout, task.dtype, bytes_moved(task), flop(task), limit, entries)
+    limits = prepare_limits(task) if ready else {}
+    turns = take_turns(ready | limits, selection.seconds, clock, pause)
+    for name in ready:
+        entries[name].samples = turns[name].samples
+        entries[name].why, entries[name].failed = turns[name].why, bool(turns[name].why)
+    taken = {name: statistics.median(turns[name].samples) for name in limits}
+    limit = fma_seconds(task, selection.threads) if task.case.kind == "conv" else taken.get(COPY)
+    moved = bytes_moved(task)
+    return Row(task.op, task.case.name, task.layout, task.dtype, moved, flop(task), limit, entries, taken.get(WRITES))
 
 
 def _check(peer: Peer, task: Task, data: Data, expected: Expected, threads: int) -> tuple[Entry, Prepared | None]:

@@ -137,11 +137,22 @@ def load_cases(path: Path | None = None) -> list[Case]:
 
 def bytes_moved(task: Task) -> int:
     """Bytes that must move: every input array read once, every output written once."""
+    return sum(_array_bytes(task).values())
+
+
+def bytes_written(task: Task) -> int:
+    """Of these, the bytes of the outputs."""
+    sizes = _array_bytes(task)
+    outputs = {"y", "dx", "df"} | ({"indices"} if "y" in sizes else set())  # a gradient reads its indices
+    return sum(size for array, size in sizes.items() if array in outputs)
+
+
+def _array_bytes(task: Task) -> dict[str, int]:
     case, item = task.case, ITEM_BYTES[task.dtype]
     x, y, f = (math.prod(shape) for shape in (case.input_shape, case.output_shape, case.filter_shape))
     sizes = {"x": x * item, "dx": x * item, "y": y * item, "dy": y * item, "filter": f * item, "df": f * item}
     sizes |= {"indices": y * 8, "winners": y}
-    return sum(sizes[array] for array in OPS[task.op][1])
+    return {array: sizes[array] for array in OPS[task.op][1]}
 
 
 def flop(task: Task) -> int:

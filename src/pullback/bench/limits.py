@@ -1,4 +1,4 @@
-"""The physical limit of a task on this machine: the time a plain copy of its bytes, or its multiplications, would take."""
+"""The physical limits of a task on this machine: a plain copy of its bytes, writing those it must write, its multiplications."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pullback.bench.cases import Task, bytes_moved, flop
+from pullback.bench.cases import Task, bytes_moved, bytes_written, flop
+from pullback.bench.peers.base import Prepared
 
 ROOFS = "pullback.cpu.roofs"
+COPY, WRITES = "limit: copy", "limit: writes"
 
 
 def _roofs() -> Any:
@@ -21,23 +23,21 @@ def _roofs() -> Any:
 
 
 @cache
-def _copy_rate(footprint: int, threads: int) -> float:
-    return float(_roofs().copy_rate(footprint, threads))
-
-
-@cache
 def _fma_rate(threads: int, dtype: str) -> float:
     return float(_roofs().fma_rate(threads, dtype))
 
 
-def limit_seconds(task: Task, threads: int) -> float | None:
-    """Least seconds for a task: pooling by its bytes at the copy rate, convolution by its flops at the FMA roof.
-
-    None where the machine's roofs cannot be measured.
+def prepare_limits(task: Task) -> dict[str, Prepared]:
+    """What takes turns with the participants of a pooling task: copying as many bytes as it must move, writing as many as it
+    must write. A convolution needs none; nor can they be made where the machine's roofs cannot be measured.
     """
-    if _roofs() is None:
-        return None
-    if task.case.kind == "pool":
-        moved = bytes_moved(task)
-        return moved / _copy_rate(moved, threads)
-    return flop(task) / _fma_rate(threads, task.dtype)
+    roofs = _roofs()
+    if roofs is None or task.case.kind != "pool":
+        return {}
+    runs = {COPY: roofs.copier(bytes_moved(task)), WRITES: roofs.filler(bytes_written(task))}
+    return {name: Prepared(run, lambda: ()) for name, run in runs.items()}
+
+
+def fma_seconds(task: Task, threads: int) -> float | None:
+    """Seconds of a convolution's multiply-adds at the roof; None where it cannot be measured."""
+    return None if _roofs() is None else flop(task) / _fma_rate(threads, task.dtype)

@@ -68,7 +68,10 @@ class Entry:
 
 @dataclass
 class Row:
-    """One task with everybody's entry, ours under "pullback", and the seconds that physics asks for (None: not measured)."""
+    """One task with everybody's entry, ours under "pullback", and the seconds that physics asks for (None: not measured).
+
+    limit: copying a pooling op's bytes, or a convolution's multiply-adds; writes: writing a pooling op's results, nothing else.
+    """
 
     op: str
     case: str
@@ -78,6 +81,7 @@ class Row:
     flop: int
     limit_seconds: float | None
     entries: dict[str, Entry]
+    writes_seconds: float | None = None
 
     @property
     def ours(self) -> Entry:
@@ -104,8 +108,15 @@ class Row:
 
     @property
     def limit_share(self) -> float | None:
+        return self._share(self.limit_seconds)
+
+    @property
+    def writes_share(self) -> float | None:
+        return self._share(self.writes_seconds)
+
+    def _share(self, seconds: float | None) -> float | None:
         median = self.ours.median
-        return self.limit_seconds / median if self.limit_seconds and median else None
+        return seconds / median if seconds and median else None
 
 
 @dataclass(frozen=True)

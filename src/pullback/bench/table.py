@@ -12,7 +12,8 @@ from pullback.cli.console import print_table
 LAYOUT_BAR = 0.85  # what channels_first must reach of the speed of channels_last
 SHORT_LAYOUT = {"channels_last": "last", "channels_first": "first"}
 LEGEND = """ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
-limit     share of the physical limit: copy rate for the bytes of a pooling op, FMA roof for the flops of a convolution
+limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution
+writes    share of another limit of pooling: writing the results alone, which a gradient does more of than a copy
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
 best      the fastest of all peers in either layout, its median / our median; ! it is faster than we are
 LOSES     the best peer of the same layout is faster than we are
@@ -79,11 +80,12 @@ def op_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     for row in rows:
         peers = [ratio_text(row.ratio(p), p in row.entries and row.entries[p].differs) for p in results.peers]
         ours = [seconds_text(row.ours.median), share_text(row.ours.spread), share_text(row.limit_share)]
+        ours.append(share_text(row.writes_share))
         best = [rival_text(results.rival(row), row)] if results.peers else []
         lines.append([row.case, SHORT_LAYOUT[row.layout], *ours, *peers, *best, note(row)])
     for layout in dict.fromkeys(row.layout for row in rows):
         means = _means(results, [row for row in rows if row.layout == layout])
-        lines.append(["geometric mean", SHORT_LAYOUT[layout], "", "", "", *means, ""])
+        lines.append(["geometric mean", SHORT_LAYOUT[layout], "", "", "", "", *means, ""])
     return lines
 
 
@@ -112,7 +114,7 @@ def print_results(results: Results) -> None:
     """Everything on stdout."""
     print(describe(results))
     peers = (*results.peers, "best") if results.peers else ()
-    header = ("case", "channels", "ours", "spread", "limit", *peers, "note")
+    header = ("case", "channels", "ours", "spread", "limit", "writes", *peers, "note")
     for op, dtype in dict.fromkeys((row.op, row.dtype) for row in results.rows):
         rows = [row for row in results.rows if (row.op, row.dtype) == (op, dtype) and row.ours.samples]
         if not rows:

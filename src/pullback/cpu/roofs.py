@@ -1,17 +1,21 @@
-"""The physical limits that benchmarks are held against, measured on this machine: copy bandwidth and multiply-add rate."""
+"""The physical limits that benchmarks are held against, measured on this machine: copying, writing, multiply-adds."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from pullback.cpu import threads
+from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.machine import machine
+from pullback.rules import Array
 
 COPY_BLOCK = 64 << 10
+LINE = 64
 REPEATS = 15
 ROUNDS, CHAINS = 4096, 12  # of the multiply-add kernel: see kernels/roofs.py
 
@@ -27,21 +31,35 @@ def _best(run: object, repeats: int = REPEATS) -> float:
     return min(times)
 
 
-@cache
-def copy_rate(footprint_bytes: int, threads_used: int) -> float:
-    """Bytes read plus bytes written per second by a plain parallel copy that touches `footprint_bytes` in all.
+def _quicker(kernel: str, size: int, arrays: dict[str, Array]) -> Callable[[], None]:
+    """A kernel over `size` bytes as a function to call, with ordinary or streaming stores, whichever is quicker here."""
+    compiled, pieces = code(Variant("roofs", kernel)), -(-size // COPY_BLOCK)
 
-    The better of ordinary and streaming stores.
-    """
-    size = max(64, footprint_bytes // 2)
-    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    compiled = code(Variant("roofs", "copy"))
-    pieces, best = -(-size // COPY_BLOCK), float("inf")
-    for stream in (0, 1):
-        block = compiled.pack(source=source.ctypes.data, target=target.ctypes.data, block=COPY_BLOCK, size=size, stream=stream)
-        with threads.threads(threads_used):
-            best = min(best, _best(lambda b=block: threads.run(compiled.address, b.ctypes.data, pieces, 0)))
-    return 2 * size / best
+    def runner(stream: int) -> Callable[[], None]:
+        addresses = {name: address_of(array) for name, array in arrays.items()}
+        block = compiled.pack(block=COPY_BLOCK, size=size, stream=stream, **addresses)
+        # The default argument keeps the arrays alive.
+        return lambda keep=arrays: threads.run(compiled.address, address_of(block), pieces, 0)  # type: ignore[misc]
+
+    return min((runner(stream) for stream in (0, 1)), key=_best)
+
+
+def _memory(size: int) -> Array:
+    memory = np.ones(size + LINE, np.uint8)
+    skip = -address_of(memory) % LINE
+    return memory[skip : skip + size]
+
+
+def copier(footprint_bytes: int) -> Callable[[], None]:
+    """A plain parallel copy that touches `footprint_bytes` in all, half of them read and half written."""
+    size = max(LINE, footprint_bytes // 2)
+    return _quicker("copy", size, {"source": _memory(size), "target": _memory(size)})
+
+
+def filler(size: int) -> Callable[[], None]:
+    """Parallel writing of `size` bytes and nothing else."""
+    size = max(LINE, size // LINE * LINE)
+    return _quicker("fill", size, {"line": _memory(LINE), "target": _memory(size)})
 
 
 @cache

@@ -1,10 +1,10 @@
-"""What this machine can do at most: a plain copy and a loop of nothing but multiply-adds."""
+"""What this machine can do at most: a plain copy, plain writing, and a loop of nothing but multiply-adds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import copy_bytes, fence, stream_bytes
+from pullback.cpu.kernels.native import LINE, copy_bytes, fence, fill_zero, stream_bytes, stream_line
 
 ROUNDS = 4096  # of one piece of the multiply-add loop
 CHAINS = 12  # independent sums, enough to cover the latency of two multiply-adds a cycle
@@ -22,6 +22,17 @@ def build(lanes: Any) -> dict[str, Any]:
         else:
             copy_bytes(target + start, source + start, count)
 
+    def fill(piece, scratch, line, target, block, size, stream):
+        """Writing alone: a line of zeros, over and over."""
+        start = piece * block
+        count = min(block, size - start) // LINE * LINE
+        if stream:
+            for at in range(0, count, LINE):
+                stream_line(target + start + at, line)
+            fence()
+        else:
+            fill_zero(target + start, count)
+
     def multiply_add(piece, scratch, result):
         a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = a8 = a9 = a10 = a11 = splat(0.0)
         x, y = splat(1.0), splat(1e-9)
@@ -32,4 +43,4 @@ def build(lanes: Any) -> dict[str, Any]:
         total = a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9 + a10 + a11
         put_wide(result + piece * 8, add_lanes(total))
 
-    return {"copy": copy, "multiply_add": multiply_add}
+    return {"copy": copy, "fill": fill, "multiply_add": multiply_add}
