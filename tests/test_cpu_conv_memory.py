@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from cpu_calls import LAYOUTS, run_python, shaped
 import pullback as pb
 from pullback.cpu import threads
 from pullback.cpu.plan import Plan
+from pullback.cpu.winograd_gradient import gradient_plans
 from pullback.registry import kernels_for
 
 MIB = 1024  # kilobytes
@@ -118,6 +120,17 @@ def test_working_memory_is_bounded_on_long_shapes(name: str, layout: str, monkey
     assert max(asked.values()) <= MOST_SCRATCH, asked
 
 
+@pytest.mark.parametrize(("channels", "window"), [(64, 3), (128, 7), (64, 15), (128, 15)])
+def test_sums_of_large_windows_are_bounded(channels: int, window: int) -> None:
+    x, f = np.empty((4, 64, 64, channels), np.float32), np.empty((window, window, channels, channels), np.float32)
+    problem = pb.explain("conv_grad_filter", x, x, f.shape, padding=window // 2).problem
+    plans = gradient_plans(problem)
+    stretches = (-(-window // 3)) ** 2
+    one_set = stretches * 36 * channels * channels * 4
+    assert plans.sum_bytes <= max(64 << 20, 2 * one_set) * 1.01
+    assert plans.sum_bytes >= 2 * one_set, "one share would leave the other threads without work"
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_many_depths_are_summed_in_smaller_blocks(layout: str) -> None:
     rng = np.random.default_rng(0)
@@ -140,3 +153,26 @@ def test_release_memory_gives_working_memory_back() -> None:
         assert len(rooms) >= 2
         assert not any(rooms)
         assert np.array_equal(pb.conv(x, f), y)
+
+
+def test_memory_released_under_running_calls() -> None:
+    x, f = np.random.default_rng(0).standard_normal((2, 24, 24, 64)).astype(np.float32), np.ones((3, 3, 64, 64), np.float32)
+    done, wrong = threading.Event(), []
+    with pb.backend("cpu"):
+        expected = pb.conv(x, f)
+
+    def work() -> None:
+        with pb.backend("cpu"), pb.threads(2):
+            for _ in range(100):
+                if not np.array_equal(pb.conv(x, f), expected):
+                    wrong.append(1)
+
+    callers = [threading.Thread(target=work) for _ in range(2)]
+    releaser = threading.Thread(target=lambda: [pb.release_memory() for _ in iter(done.is_set, True)])
+    for thread in (*callers, releaser):
+        thread.start()
+    for caller in callers:
+        caller.join()
+    done.set()
+    releaser.join()
+    assert not wrong

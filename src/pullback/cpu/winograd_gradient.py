@@ -27,6 +27,7 @@ BLOCK_BYTES = 640 << 10  # transformed tiles of x, or of dy, in a block
 FEWEST_TILES, MOST_TILES = 32, 96  # of a block: with few, the sums are loaded and stored too often
 SHARE_TILES = 48  # of a share at least: each has sums of its own, to be cleared and added up
 MOST_PIECES = 8  # shares times blocks of channels, where there are not more of these
+MOST_SUM_BYTES = 64 << 20  # of all shares, where that leaves two
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ def cut_gradient(shape: Shape) -> GradientCut:
     block = evenly(shape.positions, most, shape.dilation[2])
     units = -(-shape.positions // block) * -(-shape.target.depth // depth_block)
     tiles = shape.positions * shape.target.depth
-    shares = max(1, min(MOST_PIECES // (shape.groups * x_blocks * dy_blocks), tiles // SHARE_TILES, units))
+    channel_blocks = shape.groups * x_blocks * dy_blocks
+    fitting = max(2, MOST_SUM_BYTES // (channel_blocks * shape.sets * shape.numbers * x_block * sum_pitch))
+    shares = max(1, min(MOST_PIECES // channel_blocks, tiles // SHARE_TILES, units, fitting))
     return GradientCut(
         x_blocks, dy_blocks, x_block, dy_block, vectors, rows, x_pitch, sum_pitch, block, depth_block, slots, shares
     )  # fmt: skip
