@@ -287,6 +287,54 @@ def test_a_registered_gradient_is_used() -> None:
     assert tfjs.grad(lambda x: tfjs.max_pool(x, 2, 1, "valid"))(X).sum() == 4
 
 
+def test_a_kernel_of_the_users_own_is_differentiated() -> None:
+    """Two outputs, both differentiable, and a gradient from a saved output: the derivative of exp is itself."""
+
+    def both(*, inputs: Any, attrs: Any, backend: Any) -> Any:
+        return np.exp(inputs["x"]), attrs["scale"] * inputs["x"]
+
+    def gradient(dys: Any, saved: list[Any], attrs: Any) -> Any:
+        return {"x": lambda: dys[0] * saved[0] + dys[1] * np.float32(attrs["scale"])}
+
+    tfjs.register_kernel(tfjs.KernelConfig("Both", "cpu", both))
+    tfjs.register_gradient(tfjs.GradConfig("Both", gradient, outputs_to_save=[True, False]))
+    try:
+
+        def f(x: Any) -> Any:
+            exponential, scaled = tfjs.run_kernel("Both", {"x": x}, {"scale": np.float32(3)})
+            return exponential + 2 * scaled
+
+        np.testing.assert_allclose(tfjs.grad(f)(X), np.exp(X) + 6, rtol=1e-6)
+        np.testing.assert_allclose(tfjs.grad(tfjs.grad(f))(X), np.exp(X), rtol=1e-6)
+    finally:
+        tfjs.unregister_kernel("Both", "cpu")
+        tfjs.unregister_gradient("Both")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: tfjs.max_pool(None, 2, 1, "valid"), "must be a tensor or numbers, but got NoneType"),
+        (lambda: tfjs.max_pool([[1.0], [1.0, 2.0]], 2, 1, "valid"), "maxPool: x is not an array"),
+        (lambda: tfjs.max_pool(X, 2, None, "valid"), "strides must be a number"),
+        (lambda: tfjs.max_pool(X, 2, 1, None), "Unknown padding parameter: undefined"),
+        (lambda: tfjs.max_pool(X, 2, 1, [[0, 0], [1, 0.5], [0, 0], [0, 0]], "floor"), "got pad 0.5"),
+        (lambda: tfjs.max_pool3d(X, 2, 0, "valid"), "Stride must be > 0, but got '0'"),
+        (lambda: tfjs.conv2d(X, np.ones((2, 2, 1, 1)), None, "same"), "Strides should be larger than 0"),
+        (lambda: tfjs.conv2d(X, np.ones((2, 2, 1, 1)), 1, "same", "HWCN"), "Unknown dataFormat HWCN"),
+        (lambda: tfjs.conv2d_transpose(X, np.ones((2, 2, 1, 1)), 4, 1, "valid"), "inShape must be a list of sizes, but got 4"),
+        (lambda: conv3d_backprop_filter(X, X, 3, 1, "same"), "filterShape must be a list of sizes, but got 3"),
+        (lambda: tfjs.depthwise_conv2d(X, np.ones((2, 2, 3, 1)), 1, "same"), r"input channels \(1\) must match"),
+        (lambda: tfjs.dilation2d(X, np.ones((2, 2, 1)), 1, "same", 1, "NCHW"), "Only NHWC"),
+        (lambda: tfjs.pool(X, 2, "max", np.ones((4, 2)), 2), "use 'same' or 'valid'|pad must hold whole"),
+        (lambda: tfjs.variable("text"), "dtype"),
+    ],
+)
+def test_other_refusals(call: Any, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        call()
+
+
 def test_lists_are_tensors_and_other_floats_become_float32() -> None:
     assert tfjs.avg_pool([[[1], [3]], [[5], [7]]], 2, 1, "valid").tolist() == [[[4.0]]]
     assert (

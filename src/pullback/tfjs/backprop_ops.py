@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pullback.tfjs.op_checks import as_given, check_pad, ensure, in_batch, operand
+from pullback.tfjs.op_checks import as_given, check_pad, ensure, in_batch, operand, sizes
 from pullback.tfjs.recorded import run_recorded
 from pullback.tfjs.tensors import js_text
 
@@ -64,7 +64,7 @@ def avg_pool3d_grad(dy: Any, input: Any, filter_size: Any, strides: Any, pad: An
 def _input_gradient(
     name: str, kernel: str, shape: Sequence[int], dy: Any, filter: Any, rank: int, channels: int, attrs: dict[str, Any]
 ) -> Any:
-    d, weights, size = operand(name, "dy", dy), operand(name, "filter", filter), list(shape)
+    d, weights, size = operand(name, "dy", dy), operand(name, "filter", filter), sizes(name, "inShape", shape)
     ensure(len(size) == d.ndim, f"Length of inShape ({len(size)}) and rank of dy ({d.ndim}) must match")
     whole, d4 = [1, *size] if d.ndim == rank - 1 else size, in_batch(d, rank)
     ensure(len(whole) == rank, f"Error in {name}: inShape must be length {rank}, but got length {len(whole)}.")
@@ -103,6 +103,7 @@ def _filter_gradient(
     name: str, kernel: str, x: Any, dy: Any, shape: Sequence[int], rank: int, channels: int, attrs: dict[str, Any]
 ) -> Any:
     a, d = in_batch(operand(name, "x", x), rank), in_batch(operand(name, "dy", dy), rank)
+    shape = sizes(name, "filterShape", shape)
     ensure(a.ndim == rank, f"Error in {name}: input must be rank {rank}, but got shape {js_text(a.shape)}.")
     ensure(d.ndim == rank, f"Error in {name}: dy must be rank {rank}, but got shape {js_text(d.shape)}.")
     ensure(len(shape) == rank, f"Error in {name}: filterShape must be length {rank}, but got {js_text(shape)}.")
@@ -111,7 +112,7 @@ def _filter_gradient(
     ensure(depth_in == takes, f"Error in {name}: depth of input {depth_in}) must match input depth in filter ({takes}.")
     ensure(depth_out == makes, f"Error in {name}: depth of dy ({depth_out}) must match output depth for filter ({makes}).")
     check_pad(name, attrs["pad"], attrs.get("dimRoundingMode"))
-    return run_recorded(kernel, {"x": a, "dy": d}, {**attrs, "filterShape": list(shape)})
+    return run_recorded(kernel, {"x": a, "dy": d}, {**attrs, "filterShape": shape})
 
 
 def conv2d_backprop_filter(

@@ -27,7 +27,8 @@ GradFunc = Callable[[Any, list[Any], Attrs], Thunks]
 class GradConfig:
     """A kernel's gradient: grad_func(dy, saved, attrs) gives a function for each input, called where its gradient is wanted.
 
-    `saved`: the inputs named in inputs_to_save (all, with save_all_inputs), then the outputs marked in outputs_to_save.
+    dy is a list for a kernel with several outputs. `saved`: the inputs named in inputs_to_save (all, with save_all_inputs), then
+    the outputs marked in outputs_to_save.
     """
 
     kernel_name: str
@@ -36,9 +37,8 @@ class GradConfig:
     outputs_to_save: Sequence[bool] = ()
     save_all_inputs: bool = False
 
-    def saved(self, inputs: Mapping[str, Any], output: Any) -> list[Any]:
+    def saved(self, inputs: Mapping[str, Any], outputs: Sequence[Any]) -> list[Any]:
         names = tuple(inputs) if self.save_all_inputs else self.inputs_to_save
-        outputs = output if isinstance(output, tuple) else (output,)
         kept = [each for each, keep in zip(outputs, self.outputs_to_save, strict=False) if keep]
         return [*(inputs[name] for name in names), *kept]
 
@@ -170,8 +170,8 @@ def _dilation2d_gradient(dy: Any, saved: list[Any], attrs: Attrs) -> Thunks:
     }
 
 
-def _argmax_gradient(dy: Any, saved: list[Any], attrs: Attrs) -> Thunks:
-    return {"x": lambda: run_recorded("MaxPoolGrad", {"dy": dy, "input": saved[0]}, attrs)}
+def _argmax_gradient(dys: Any, saved: list[Any], attrs: Attrs) -> Thunks:
+    return {"x": lambda: run_recorded("MaxPoolGrad", {"dy": dys[0], "input": saved[0]}, attrs)}
 
 
 for _pool, _loses in (("MaxPool", True), ("AvgPool", True), ("MaxPool3D", False), ("AvgPool3D", False)):

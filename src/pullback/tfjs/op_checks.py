@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pullback.ops.arguments import as_array
 from pullback.tfjs.geometry import is_number
 from pullback.tfjs.tensors import FLOAT32, as_tensor, dtype_name, js_text
 from pullback.tfjs.variables import Variable
@@ -28,7 +29,9 @@ def operand(op: str, name: str, value: Any, wanted: Wanted = "numeric") -> Any:
         kind = dtype_name(plain(value).dtype)
         tensor = value.astype(FLOAT32) if kind == "float32" and value.dtype != FLOAT32 else value
     else:
-        array = np.asarray(value) if isinstance(value, str) or not is_tensor(value) else value
+        array = as_array(op, name, value)
+        if array.dtype.kind == "O":
+            raise TypeError(f"Argument '{name}' passed to '{op}' must be a tensor or numbers, but got {type(value).__name__}")
         kind = dtype_name(array.dtype)
         if wanted == "float32" and not is_tensor(value) and kind in ("int32", "bool"):
             array, kind = array.astype(FLOAT32), wanted
@@ -36,6 +39,13 @@ def operand(op: str, name: str, value: Any, wanted: Wanted = "numeric") -> Any:
     if kind == "string" or (wanted != "numeric" and kind != wanted):
         raise TypeError(f"Argument '{name}' passed to '{op}' must be {wanted} tensor, but got {kind} tensor")
     return tensor
+
+
+def sizes(op: str, name: str, shape: Any) -> list[Any]:
+    """A shape argument as a list; what is in it is the kernel's to check."""
+    if not isinstance(shape, (list, tuple, np.ndarray)):
+        raise TypeError(f"Error in {op}: {name} must be a list of sizes, but got {js_text(shape)}.")
+    return list(shape)
 
 
 def ensure(condition: bool, message: str) -> None:

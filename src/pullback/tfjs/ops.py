@@ -14,7 +14,7 @@ import numpy as np
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool
 from pullback.tfjs.backprop_ops import conv2d_backprop_input, conv3d_backprop_input
 from pullback.tfjs.call import KernelFunc
-from pullback.tfjs.geometry import make_window, per_axis
+from pullback.tfjs.geometry import is_number, make_window, per_axis
 from pullback.tfjs.op_checks import (
     all_entries,
     as_given,
@@ -28,7 +28,6 @@ from pullback.tfjs.op_checks import (
 from pullback.tfjs.quirks import in_quirks
 from pullback.tfjs.recorded import run_recorded
 from pullback.tfjs.tensors import js_text
-from pullback.tracing import plain
 
 Op = Callable[..., Any]
 
@@ -108,8 +107,8 @@ def max_pool_with_argmax(
     """max_pool's values and the indices of the winners, of a batch of images."""
     tensor = operand("maxPoolWithArgmax", "x", x)
     attrs = {"filterSize": filter_size, "strides": strides, "pad": pad, "includeBatchInIndex": include_batch_in_index}
-    values, indices = run_recorded("MaxPoolWithArgmax", {"x": plain(tensor)}, attrs)
-    return run_recorded("MaxPoolWithArgmax", {"x": tensor}, attrs, result=values), indices
+    values, indices = run_recorded("MaxPoolWithArgmax", {"x": tensor}, attrs)
+    return values, indices
 
 
 def _conv(op: str, kernel: str, x: Any, weights: Any, rank: int, channels: int, attrs: dict[str, Any]) -> Any:
@@ -242,7 +241,7 @@ def pool(
     """Pooling ("max" or "avg") whose window may be dilated. Under "same" a dilated window sees zeros beyond the edge."""
     op = "pool"
     given = operand("maxPool", "x", input)
-    pad = "valid" if not isinstance(pad, (str, list, tuple)) and pad == 0 else pad
+    pad = "valid" if is_number(pad) and pad == 0 else pad
     ensure(pooling_type in ("max", "avg"), f"Error in {op}: the pooling type is {pooling_type!r}; it must be 'max' or 'avg'")
     whole = _check_rank(op, "x", given, 4)
     check_one_step(op, strides, dilations)
@@ -252,9 +251,10 @@ def pool(
         return as_given(forward(whole, taps, strides, pad, dim_rounding_mode), given, 4)
     size = whole.shape[1:3]
     make_window(op, size, taps, strides=strides, dilations=dilations, pad=pad, mode=None)
-    if pad not in ("same", "valid") and not in_quirks():
+    if not isinstance(pad, str) and not in_quirks():
         raise ValueError(f"Error in {op}: pad is {pad!r}; with dilations TF.js drops it, use 'same' or 'valid'")
-    spread = [(k - 1) * d if pad == "same" else 0 for k, d in zip(taps, steps, strict=True)]
+    zeros_around = isinstance(pad, str) and pad == "same"
+    spread = [(k - 1) * d if zeros_around else 0 for k, d in zip(taps, steps, strict=True)]
     # Zeros up to whole phases at the end; the windows that see them are cut off again.
     extra = [-(n + both) % d for n, both, d in zip(size, spread, steps, strict=True)]
     pads = [(both // 2, both - both // 2 + more) for both, more in zip(spread, extra, strict=True)]

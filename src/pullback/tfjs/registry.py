@@ -12,6 +12,7 @@ from pullback.registry import KernelError
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool  # noqa: F401  (importing them fills KERNELS)
 from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc
 from pullback.tfjs.quirks import in_quirks
+from pullback.tracing import any_traced
 
 BackendHook = Callable[[Any], None]
 
@@ -156,7 +157,14 @@ def remove_backend(name: str) -> None:
 def run_kernel(
     kernel_name: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, backend: str | None = None
 ) -> Any:
-    """Run a kernel of a backend (the one in use unless named): one array, or a tuple from a kernel with several outputs."""
+    """Run a kernel of a backend (the one in use unless named): one array, or a tuple from a kernel with several outputs.
+
+    Inside `grads` and its relatives the call is recorded.
+    """
+    if isinstance(inputs, Mapping) and any_traced(inputs.values()):
+        from pullback.tfjs.recorded import run_recorded
+
+        return run_recorded(kernel_name, inputs, attrs, backend)
     name = get_backend() if backend is None else backend
     instance = find_backend(name)
     if instance is None and name not in _factories:

@@ -9,12 +9,12 @@ import numpy as np
 from autograd.extend import defvjp_argnums, primitive
 
 from pullback.tfjs.gradients import find_gradient
-from pullback.tfjs.recorded import KernelCall
+from pullback.tfjs.recorded import Output
 from pullback.tfjs.tensors import FLOAT32, dtype_name, js_text
 
 
-def _run(call: KernelCall, *tensors: Any) -> Any:
-    return call.run(*tensors)
+def _known(output: Output, *tensors: Any) -> Any:
+    return output.outputs[output.place]
 
 
 def checked(kernel: str, name: str, tensor: Any, gradient: Any) -> Any:
@@ -38,21 +38,23 @@ def as_float32(g: Any) -> Any:
 
 
 def _gradients(argnums: Sequence[int], value: Any, args: Sequence[Any], keywords: Any) -> Callable[[Any], list[Any]]:
-    call, tensors = args[0], dict(zip(args[0].names, args[1:], strict=True))
+    output, tensors = args[0], dict(zip(args[0].names, args[1:], strict=True))
+    outputs = [value if place == output.place else other for place, other in enumerate(output.outputs)]
 
     def back(g: Any) -> list[Any]:
-        config = find_gradient(call.kernel)
-        found = config.grad_func(as_float32(g), config.saved(tensors, value), call.attrs)
-        names = [call.names[number - 1] for number in argnums]
+        config = find_gradient(output.kernel)
+        dys = [as_float32(g) if place == output.place else np.zeros(np.shape(y), FLOAT32) for place, y in enumerate(outputs)]
+        found = config.grad_func(dys if len(dys) > 1 else dys[0], config.saved(tensors, outputs), output.attrs)
+        names = [output.names[number - 1] for number in argnums]
         missing = [name for name in names if name not in found]
         if missing:
             raise ValueError(
-                f"Cannot backprop through input {missing[0]}. Available gradients found: {','.join(found)}. ({call.kernel})"
+                f"Cannot backprop through input {missing[0]}. Available gradients found: {','.join(found)}. ({output.kernel})"
             )
-        return [checked(call.kernel, name, tensors[name], found[name]()) for name in names]
+        return [checked(output.kernel, name, tensors[name], found[name]()) for name in names]
 
     return back
 
 
-record = primitive(_run)
+record = primitive(_known)
 defvjp_argnums(record, _gradients)
