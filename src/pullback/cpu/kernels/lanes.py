@@ -47,11 +47,13 @@ class Lanes:
         self.vector = Vector(self.compute, self.count)
         # In registers tap numbers are as wide as the elements they go with, so that masks serve both.
         self.winners = Vector("uint64" if self.compute == "float64" else "uint32", self.count)
+        self.register_lanes = self.count
         self._make_memory()
 
     def times(self, registers: int) -> Lanes:
         """The same operations on several registers at once; LLVM splits them."""
         group = Lanes(self.dtype, registers * self.vector_bytes, self.winner)
+        group.register_lanes = self.register_lanes
         group._make_shuffles(self, registers)
         return group
 
@@ -272,6 +274,37 @@ class Lanes:
 
             return group_type(one_type, one_type), emit
 
+        each = self.register_lanes
+        register = ir.VectorType(one._storage(), each)
+
+        @intrinsic
+        def store_upto(context: Any, address: Any, value: Any, n: Any, past_cache: Any) -> Any:
+            """The first n lanes, register by register, the whole ones past the cache if asked (which needs whole lines)."""
+
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                address, value, n, past_cache = args
+                narrow = self._narrow(builder, value, total)
+                past = builder.icmp_signed("!=", past_cache, ir.Constant(I64, 0))
+                for first in range(0, total, each):
+                    order = constant_vector(ir.VectorType(I32, each), range(first, first + each))
+                    piece = builder.shuffle_vector(narrow, ir.Constant(narrow.type, ir.Undefined), order)
+                    at = builder.add(address, ir.Constant(I64, first * self.size))
+                    place = pointer(builder, at, register)
+                    left = builder.sub(n, ir.Constant(I64, first))
+                    with builder.if_else(builder.icmp_signed(">=", left, ir.Constant(I64, each))) as (whole, ragged):
+                        with whole, builder.if_else(past) as (yes, no):
+                            with yes:
+                                stored = builder.store(piece, place, align=each * self.size)
+                                stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+                            with no:
+                                builder.store(piece, place, align=_layout(register)[0])
+                        with ragged, builder.if_then(builder.icmp_signed(">", left, ir.Constant(I64, 0))):
+                            masked_store(builder, at, piece, some_lanes(builder, left, each))
+                return ctx.get_dummy_value()
+
+            return types.void(types.int64, group_type, types.int64, types.int64), emit
+
+        self.store_upto = store_upto
         if registers == 2:
             self.join = join
         self.takes, self.weave = tuple(make_take(first) for first in range(registers)), weave
@@ -301,6 +334,14 @@ def masked_load(builder: Any, address: Any, packed: ir.VectorType, mask: Any) ->
     function = declare(builder, f"llvm.masked.load.{suffix}.p0", packed, [packed.as_pointer(), I32, mask.type, packed])
     zeros = ir.Constant(packed, [0] * packed.count)
     return builder.call(function, [pointer(builder, address, packed), ir.Constant(I32, align), mask, zeros])
+
+
+def masked_store(builder: Any, address: Any, value: Any, mask: Any) -> None:
+    """Store the lanes a mask sets; no other place is touched."""
+    packed = value.type
+    align, suffix = _layout(packed)
+    function = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [packed, packed.as_pointer(), I32, mask.type])
+    builder.call(function, [value, pointer(builder, address, packed), ir.Constant(I32, align), mask])
 
 
 def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
@@ -337,7 +378,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     """
     count = vector.lanes
     packed = ir.VectorType(storage, count)
-    align, suffix = _layout(packed)
+    align, _ = _layout(packed)
 
     @intrinsic
     def load(context: Any, address: Any, n: Any) -> Any:
@@ -364,11 +405,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     @intrinsic
     def store_some(context: Any, address: Any, value: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            place, mask = pointer(builder, args[0], packed), some_lanes(builder, args[2], count)
-            function = declare(
-                builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [packed, packed.as_pointer(), I32, mask.type]
-            )
-            builder.call(function, [narrow(builder, args[1]), place, ir.Constant(I32, align), mask])
+            masked_store(builder, args[0], narrow(builder, args[1]), some_lanes(builder, args[2], count))
             return ctx.get_dummy_value()
 
         return types.void(types.int64, vector, types.int64), emit

@@ -19,54 +19,104 @@ from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, stay_outline
 
 
-def build(lanes: Any) -> dict[str, Any]:
-    V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
-    quad = lanes.times(4)
-    octo, Q = quad.times(2), quad.count
-    splat, splat_code, load, load_codes, load_wide = quad.splat, quad.splat_code, quad.load, quad.load_codes, quad.load_wide
-    load_between, load_codes_between = quad.load_between, quad.load_codes_between
-    store, store_some, stream, store_wide = quad.store, quad.store_some, quad.stream, quad.store_wide
-    load_one, store_one, store_one_some, stream_one = lanes.load, lanes.store, lanes.store_some, lanes.stream
-    load_wide_one, store_wide_one, splat_one = lanes.load_wide, lanes.store_wide, lanes.splat
-    store_octo, join = octo.store, octo.join
-    fill, unpack, pack = make_rows(lanes)
+def make_won(group, safe):
+    """What a group of neighbouring cells of a phase won. safe: all that is read lies inside the arrays."""
+    G, SIZE, WINNER = group.count, group.size, group.winner_size
+    splat, splat_code, load, load_codes = group.splat, group.splat_code, group.load, group.load_codes
+    load_between, load_codes_between = group.load_between, group.load_codes_between
 
-    def make_won(safe):
-        @inline
-        def won(at, k0, k1, shifts, dy, winners, outputs, taps):
-            """The dy that Q neighbouring cells of a phase won. safe: all that is read lies inside the arrays."""
-            total = splat(0.0)
-            for k in range(k0, k1):
-                source = at + get_int(shifts + 8 * k)
-                if safe:
-                    codes, values = load_codes(winners + source * WINNER, Q), load(dy + source * SIZE, Q)
-                else:
-                    codes = load_codes_between(winners + source * WINNER, -source, outputs - source, splat_code(0))
-                    values = load_between(dy + source * SIZE, -source, outputs - source, splat(0.0))
-                total = total + choose(equal(codes, splat_code(get_int(taps + 8 * k))), values, splat(0.0))
-            return total
+    @inline
+    def won(at, k0, k1, shifts, dy, winners, outputs, taps):
+        total = splat(0.0)
+        for k in range(k0, k1):
+            source = at + get_int(shifts + 8 * k)
+            if safe:
+                codes, values = load_codes(winners + source * WINNER, G), load(dy + source * SIZE, G)
+            else:
+                codes = load_codes_between(winners + source * WINNER, -source, outputs - source, splat_code(0))
+                values = load_between(dy + source * SIZE, -source, outputs - source, splat(0.0))
+            total = total + choose(equal(codes, splat_code(get_int(taps + 8 * k))), values, splat(0.0))
+        return total
 
-        return won
+    return won
+
+
+def make_summed(group):
+    """The dy of all windows that cover a group of neighbouring cells of a phase, from unpacked planes of dy."""
+    G, WIDE, splat, load_wide = group.count, group.compute_size, group.splat, group.load_wide
 
     @inline
     def summed(at, k0, k1, shifts, areas, depths, area, factor):
-        """The dy of all windows that cover Q neighbouring cells of a phase, from `depths` unpacked planes `area` elements apart."""
         total = splat(0.0)
         for e in range(depths):
             for k in range(k0, k1):
-                total = total + load_wide(areas + (at + e * area + get_int(shifts + 8 * k)) * WIDE, Q)
+                total = total + load_wide(areas + (at + e * area + get_int(shifts + 8 * k)) * WIDE, G)
         return total * splat(factor)
 
-    def make_phases(due):
-        @outline
-        def two_phases(rows, count, at, p, ptr, shifts, args):
-            """`count` elements each of two phases, in turn, into scratch: rows of dx one after the other."""
-            stay_outline()
-            k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
-            for j in range(0, count, Q):
-                store_octo(
-                    rows + 2 * j * SIZE, join(due(at + j, k0, k1, shifts, *args), due(at + j, k1, k2, shifts, *args)), 2 * Q
-                )
+    return summed
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    quad = lanes.times(4)
+    Q = quad.count
+    store, store_some, stream, store_wide = quad.store, quad.store_some, quad.stream, quad.store_wide
+    load_one, store_one, store_one_some, stream_one = lanes.load, lanes.store, lanes.store_some, lanes.stream
+    load_wide_one, store_wide_one, splat_one = lanes.load_wide, lanes.store_wide, lanes.splat
+    fill, unpack, pack = make_rows(lanes)
+
+    def make_phases(make_due):
+        due = make_due(quad)
+
+        def make_two(group):
+            pair, G, due = group.times(2), group.count, make_due(group)
+            join, store_upto = pair.join, pair.store_upto
+
+            @outline
+            def two_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
+                """Rows of `size` elements of dx, of two phases in turn; their outputs lie `pitch` elements apart."""
+                stay_outline()
+                k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
+                for i in range(rows):
+                    for j in range(0, (size + 1) // 2, G):
+                        place = at + i * pitch + j
+                        both = join(due(place, k0, k1, shifts, *args), due(place, k1, k2, shifts, *args))
+                        store_upto(target + i * row_step + 2 * j * SIZE, both, size - 2 * j, streams)
+
+            return two_phases
+
+        def make_four(group):
+            pair, G, due = group.times(2), group.count, make_due(group)
+            four = pair.times(2)
+            join_pairs, join, store_upto = four.join, pair.join, four.store_upto
+
+            @outline
+            def four_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
+                """The same of four phases."""
+                stay_outline()
+                k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
+                k3, k4 = get_int(ptr + 8 * p + 24), get_int(ptr + 8 * p + 32)
+                for i in range(rows):
+                    for j in range(0, (size + 3) // 4, G):
+                        place = at + i * pitch + j
+                        even = join(due(place, k0, k1, shifts, *args), due(place, k2, k3, shifts, *args))
+                        odd = join(due(place, k1, k2, shifts, *args), due(place, k3, k4, shifts, *args))
+                        store_upto(target + i * row_step + 4 * j * SIZE, join_pairs(even, odd), size - 4 * j, streams)
+
+            return four_phases
+
+        two_phases_of_long_rows, two_phases_of_short_rows = make_two(quad), make_two(lanes)
+        four_phases = make_four(lanes)
+
+        @inline
+        def woven(stride_w, target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
+            """Whole rows of dx, of single elements of two or four phases."""
+            if stride_w == 4:
+                four_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
+            elif size > Q:
+                two_phases_of_long_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
+            else:
+                two_phases_of_short_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
 
         @outline
         def one_phase(target, count, at, p, ptr, shifts, direct, streams, args):
@@ -87,19 +137,17 @@ def build(lanes: Any) -> dict[str, Any]:
         @inline
         def phases_of_row(rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args):
             """`count` elements of each phase of a row, phases p, p + 1, ..: woven into rows in scratch, or straight to dx."""
-            if stride_w == 2 and channels == 1:
-                two_phases(rows, count, at, p, ptr, shifts, args)
-                return
             for rw in range(stride_w):
                 out = rows if direct else planes + rw * distance
                 one_phase(out, count, at, p + rw, ptr, shifts, direct, streams, args)
             if not direct:
                 pack(planes, rows, count // channels * stride_w, channels, stride_w, distance)
 
-        return phases_of_row
+        return phases_of_row, woven
 
-    phases_won, phases_won_with_care = make_phases(make_won(True)), make_phases(make_won(False))
-    phases_summed = make_phases(summed)
+    phases_won, woven_won = make_phases(lambda group: make_won(group, True))
+    phases_won_with_care, woven_won_with_care = make_phases(lambda group: make_won(group, False))
+    phases_summed, woven_summed = make_phases(make_summed)
 
     @inline
     def copy_rows(target, scratch, row_distance, woven_row, size, count, stride_h, streams):
@@ -137,6 +185,7 @@ def build(lanes: Any) -> dict[str, Any]:
             end = min(begin + block_rows * stride_h, in_rows)
             target = dx + ((image * in_depth + depth) * in_rows + begin) * in_row * SIZE
             steps = (end - begin + stride_h - 1) // stride_h
+            at_once = channels == 1 and (stride_w == 2 or stride_w == 4)
             safe = at + lowest >= 0 and at + highest + steps * out_row + Q <= outputs
             args = (dy, winners, outputs, taps)
             for rh in range(min(stride_h, end - begin)):
@@ -144,13 +193,19 @@ def build(lanes: Any) -> dict[str, Any]:
                 p = (depth % stride_d * stride_h + rh) * stride_w
                 rows = target if direct else scratch + rh * row_distance
                 planes = scratch + phase_start
-                if safe:
+                if at_once:
+                    to = (target + rh * in_row * SIZE, stride_h * in_row * SIZE, count // out_row, in_row)
+                    if safe:
+                        woven_won(stride_w, *to, at, out_row, p, ptr, shifts, streams, args)
+                    else:
+                        woven_won_with_care(stride_w, *to, at, out_row, p, ptr, shifts, streams, args)
+                elif safe:
                     phases_won(rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args)
                 else:
                     phases_won_with_care(
                         rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args
                     )
-            if not direct:
+            if not direct and not at_once:
                 copy_rows(target, scratch, row_distance, stride_w * out_row, in_row, end - begin, stride_h, streams)
         if streams:
             fence()
@@ -192,12 +247,19 @@ def build(lanes: Any) -> dict[str, Any]:
                     else:
                         fill(line, pitch, 0.0)
             args = (areas, d1 - d0, area, 1.0 / float(max(uniform, 1)))
-            for rh in range(min(stride_h, end - begin)):
-                count = (end - begin - rh + stride_h - 1) // stride_h * pitch
-                rows, planes = scratch + rh * row_distance, scratch + phase_start
-                phases_summed(rows, count, 0, rh * stride_w, ptr, shifts, stride_w, channels, 0, 0, planes, distance, args)
             target = dx + ((image * in_depth + depth) * in_rows + begin) * in_row * SIZE
-            copy_rows(target, scratch, row_distance, stride_w * pitch, in_row, end - begin, stride_h, streams)
+            at_once = channels == 1 and (stride_w == 2 or stride_w == 4)
+            for rh in range(min(stride_h, end - begin)):
+                count = (end - begin - rh + stride_h - 1) // stride_h
+                p = rh * stride_w
+                if at_once:
+                    to = (target + rh * in_row * SIZE, stride_h * in_row * SIZE, count, in_row)
+                    woven_summed(stride_w, *to, 0, pitch, p, ptr, shifts, streams, args)
+                else:
+                    rows, planes = scratch + rh * row_distance, scratch + phase_start
+                    phases_summed(rows, count * pitch, 0, p, ptr, shifts, stride_w, channels, 0, 0, planes, distance, args)
+            if not at_once:
+                copy_rows(target, scratch, row_distance, stride_w * pitch, in_row, end - begin, stride_h, streams)
         if streams:
             fence()
 
