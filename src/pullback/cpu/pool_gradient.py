@@ -322,9 +322,12 @@ def _same(ptr: Any, per_entry: Any) -> Any:
 
 
 # Costs in nanoseconds per input element on one core, measured over many shapes. A scatter pays for every output it adds to its
-# winner; the others ask for every cell each window that covers it (`outputs` per input element times the taps).
-def _scatter_cost(outputs: float) -> float:
-    return 0.085 + 0.75 * outputs
+# winner, more where windows overlap and additions wait for each other; the others ask for every cell each window that covers it
+# (`outputs` per input element times the taps).
+def _scatter_cost(problem: Problem, outputs: float) -> float:
+    window = problem.window
+    apart = all(d * (k - 1) < s for d, k, s in zip(window.dilation, window.kernel, window.stride, strict=True))
+    return 0.085 + (0.55 if apart else 0.85) * outputs
 
 
 def _outputs(problem: Problem) -> float:
@@ -339,10 +342,18 @@ def prefers_gather(problem: Problem) -> bool:
     rest, two = channels % four, four // 2
     fewer = rest // two - (-(rest % two) // (two // 2))  # the loads of two registers or fewer that remain
     cell = 5 + channels // four * (2.5 + 2.1 * asked) + fewer * (2.5 + 1.4 * asked)
-    return cell / channels < _scatter_cost(outputs)
+    return cell / channels < _scatter_cost(problem, outputs)
 
 
 def prefers_phases(problem: Problem) -> bool:
-    """The same question for vectors along flat runs of cells."""
-    outputs = _outputs(problem)
-    return 0.16 + 0.033 * outputs * problem.window.tap_count < _scatter_cost(outputs)
+    """The same question for vectors along flat runs of cells, or along single rows, whose ends fill a group of registers."""
+    outputs, window = _outputs(problem), simplified(problem).window
+    cells, register = (
+        -(-window.input_size[-1] // window.stride[-1]),
+        lanes_at_once(8 if problem.dtype.name == "float64" else 4) // 4,
+    )
+    waste = 1.0
+    if problem.layout == "channels_first" and window.stride[-1] in (2, 4):
+        group = register * (1 if window.stride[-1] == 4 or cells <= register else 2 if cells <= 2 * register else 4)
+        waste = -(-cells // group) * group / cells
+    return 0.03 + (0.09 + 0.035 * outputs * problem.window.tap_count) * waste < _scatter_cost(problem, outputs)

@@ -105,7 +105,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
             return four_phases
 
-        two_phases_of_long_rows, two_phases_of_short_rows = make_two(quad), make_two(lanes)
+        two_phases_of_short_rows, two_phases_of_rows, two_phases_of_long_rows = map(make_two, (lanes, lanes.times(2), quad))
         four_phases = make_four(lanes)
 
         @inline
@@ -113,8 +113,10 @@ def build(lanes: Any) -> dict[str, Any]:
             """Whole rows of dx, of single elements of two or four phases."""
             if stride_w == 4:
                 four_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
-            elif size > Q:
+            elif size > 4 * V:
                 two_phases_of_long_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
+            elif size > 2 * V:
+                two_phases_of_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
             else:
                 two_phases_of_short_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
 
