@@ -17,9 +17,36 @@ MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
 PRECISIONS = ("fast", "exact")
 
+Blocks = tuple[tuple[ContextVar[Any], Any], ...]
+_block_settings: list[ContextVar[Any]] = []
+
+
+def block_setting(name: str) -> ContextVar[Any]:
+    """A setting of `with` blocks, None outside of them."""
+    setting: ContextVar[Any] = ContextVar(name, default=None)
+    _block_settings.append(setting)
+    return setting
+
+
+def blocks_in_force() -> Blocks:
+    """What the `with` blocks around this call have set; hashable, for `under` in another thread or at a later time."""
+    return tuple((setting, setting.get()) for setting in _block_settings if setting.get() is not None)
+
+
+@contextmanager
+def under(blocks: Blocks) -> Iterator[None]:
+    """Work as inside those `with` blocks."""
+    tokens = [(setting, setting.set(value)) for setting, value in blocks]
+    try:
+        yield
+    finally:
+        for setting, token in tokens:
+            setting.reset(token)
+
+
 _default: int | None = None
-_inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
-_precision: ContextVar[str | None] = ContextVar("pullback_precision", default=None)
+_inside: ContextVar[int | None] = block_setting("pullback_threads")
+_precision: ContextVar[str | None] = block_setting("pullback_precision")
 
 
 def cores() -> int:

@@ -1,0 +1,43 @@
+"""The ops for JAX arrays, under jit, grad, jvp, vmap, remat and scan, to any order of derivatives.
+
+`import pullback.jax as pj`, then `pj.conv(x, filter, ...)` with the arguments of `pullback.conv`.
+Rooms: `primitives` (one JAX primitive per op), `differentiation` (their jvp and transpose), `mapping` (vmap).
+"""
+
+from __future__ import annotations
+
+try:
+    import jax  # noqa: F401
+except ImportError as error:
+    raise ImportError("pullback.jax needs JAX, which is not installed: pip install 'pullback[jax]'") from error
+
+from pullback.jax import differentiation, mapping  # noqa: F401 (they give the primitives their rules)
+from pullback.jax.primitives import FUNCTIONS
+
+conv = FUNCTIONS["conv"]
+conv_grad_input = FUNCTIONS["conv_grad_input"]
+conv_grad_filter = FUNCTIONS["conv_grad_filter"]
+max_pool = FUNCTIONS["max_pool"]
+max_pool_grad = FUNCTIONS["max_pool_grad"]
+max_pool_grad_from_indices = FUNCTIONS["max_pool_grad_from_indices"]
+max_pool_grad_from_winners = FUNCTIONS["max_pool_grad_from_winners"]
+max_pool_jvp = FUNCTIONS["max_pool_jvp"]
+max_pool_jvp_from_indices = FUNCTIONS["max_pool_jvp_from_indices"]
+max_pool_jvp_from_winners = FUNCTIONS["max_pool_jvp_from_winners"]
+avg_pool = FUNCTIONS["avg_pool"]
+avg_pool_grad = FUNCTIONS["avg_pool_grad"]
+
+__all__ = [
+    "avg_pool",
+    "avg_pool_grad",
+    "conv",
+    "conv_grad_filter",
+    "conv_grad_input",
+    "max_pool",
+    "max_pool_grad",
+    "max_pool_grad_from_indices",
+    "max_pool_grad_from_winners",
+    "max_pool_jvp",
+    "max_pool_jvp_from_indices",
+    "max_pool_jvp_from_winners",
+]

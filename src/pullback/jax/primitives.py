@@ -1,0 +1,142 @@
+"""One JAX primitive per op: what its result looks like, how it runs, and the public function that binds it.
+
+Outside jit an op runs on views of the arrays' memory and JAX takes over the result as it is. Inside jit XLA calls back into
+Python with views of its buffers and copies the result. Both see only NumPy arrays: nothing in a callback waits for JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+import pullback
+from pullback.derivatives import DERIVATIVES
+from pullback.ops.arguments import as_entries
+from pullback.ops.explain import PREPARE
+from pullback.rules import Array
+from pullback.settings import Blocks, blocks_in_force, under
+
+Keywords = tuple[tuple[str, Any], ...]
+
+
+def _stand_in(name: str, like: Any) -> Array:
+    """An array of this shape and dtype that takes no memory, for checks that read no values."""
+    dtype = np.dtype(like.dtype)
+    # Indices of other integer types would be converted, and so take memory.
+    kind = np.int64 if name == "indices" and dtype.kind in "iu" else dtype
+    return np.broadcast_to(np.zeros((), kind), like.shape)
+
+
+def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
+    names = DERIVATIVES[op].arrays
+    problem = PREPARE[op](*map(_stand_in, names, arrays), **keywords)[0]
+    index_dtypes = [np.dtype(a.dtype) for name, a in zip(names, arrays, strict=True) if name == "indices"]
+    if op == "conv_grad_filter":
+        shape = problem.filter_shape
+    elif "_grad" in op:
+        shape = problem.input_shape
+    else:
+        shape = problem.output_shape
+    structs = [jax.ShapeDtypeStruct(shape, problem.dtype)]
+    if keywords.get("return_winners"):
+        structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
+    if keywords.get("return_indices"):
+        index_dtypes.append(jax.dtypes.canonicalize_dtype(np.int64))
+        structs.append(jax.ShapeDtypeStruct(shape, index_dtypes[-1]))
+    for dtype in index_dtypes:
+        if math.prod(problem.input_shape) > np.iinfo(dtype).max:
+            raise ValueError(
+                f"{op}: {dtype} indices cannot count the cells of {problem.input_shape}; use winners, or int64 indices with "
+                'jax.config.update("jax_enable_x64", True)'
+            )
+    return structs
+
+
+def _results(op: str, keywords: Keywords, blocks: Blocks, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    function = getattr(pullback, op)
+    if blocks:
+        with under(blocks):
+            results = function(*arrays, **dict(keywords))
+    else:
+        results = function(*arrays, **dict(keywords))
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _primitive(op: str, several: bool) -> Any:
+    """A primitive of the op with one result, or with `several`."""
+    primitive = Primitive(f"pullback_{op}{'_pair' if several else ''}")
+    primitive.multiple_results = several
+
+    def run(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        results = _results(op, keywords, blocks, tuple(map(np.asarray, arrays)))
+        placed = jax.device_put(list(results), _device(arrays[0]), may_alias=True)
+        return placed if several else placed[0]
+
+    def look(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        structs = [jax.core.ShapedArray(s.shape, s.dtype) for s in result_structs(op, arrays, dict(keywords))]
+        return structs if several else structs[0]
+
+    def lower(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        def call_back(*arrays: Array) -> tuple[Array, ...]:
+            return _results(op, keywords, blocks, tuple(map(np.asarray, arrays)))
+
+        results, _, _ = mlir.emit_python_callback(
+            context, call_back, None, list(operands), context.avals_in, context.avals_out,
+            has_side_effect=False,
+        )  # fmt: skip
+        return results
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(look)
+    mlir.register_lowering(primitive, lower)
+    return primitive
+
+
+def _device(array: Any) -> Any:
+    """Where a result of this array belongs; None leaves the choice to JAX, as it was for the array."""
+    if not getattr(array, "committed", False) or len(array.devices()) != 1:
+        return None
+    return array.sharding
+
+
+PRIMITIVES: dict[str, Any] = {op: _primitive(op, several=False) for op in DERIVATIVES}
+MAX_POOL_PAIR: Any = _primitive("max_pool", several=True)
+
+
+def _frozen(value: Any) -> Any:
+    """A keyword's value as JAX wants parameters: sequences as tuples."""
+    entries = as_entries(value)
+    return value if entries is None else tuple(map(_frozen, entries))
+
+
+def _function(op: str) -> Callable[..., Any]:
+    """The op of NumPy arrays as a function of JAX arrays, with the same arguments."""
+    signature = inspect.signature(getattr(pullback, op))
+    names = DERIVATIVES[op].arrays
+
+    @functools.wraps(getattr(pullback, op))
+    def function(*args: Any, **named: Any) -> Any:
+        given = signature.bind(*args, **named).arguments
+        arrays = tuple(jnp.asarray(given.pop(name)) for name in names)
+        keywords = {name: _frozen(value) for name, value in given.items()}
+        result_structs(op, arrays, keywords)  # before the keywords go where equal means the same, as 1 and True are
+        pair = keywords.get("return_indices") or keywords.get("return_winners")
+        primitive = MAX_POOL_PAIR if pair else PRIMITIVES[op]
+        results = primitive.bind(*arrays, keywords=tuple(keywords.items()), blocks=blocks_in_force())
+        return tuple(results) if pair else results
+
+    function.__module__ = "pullback.jax"
+    return function
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {op: _function(op) for op in DERIVATIVES}
