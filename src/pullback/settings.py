@@ -17,26 +17,24 @@ MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
 PRECISIONS = ("fast", "exact")
 
-Blocks = tuple[tuple[ContextVar[Any], Any], ...]
-_block_settings: list[ContextVar[Any]] = []
+Blocks = tuple[tuple[str, Any], ...]
+_block_settings: dict[str, ContextVar[Any]] = {}
 
 
 def block_setting(name: str) -> ContextVar[Any]:
     """A setting of `with` blocks, None outside of them."""
-    setting: ContextVar[Any] = ContextVar(name, default=None)
-    _block_settings.append(setting)
-    return setting
+    return _block_settings.setdefault(name, ContextVar(name, default=None))
 
 
 def blocks_in_force() -> Blocks:
-    """What the `with` blocks around this call have set; hashable, for `under` in another thread or at a later time."""
-    return tuple((setting, setting.get()) for setting in _block_settings if setting.get() is not None)
+    """What the `with` blocks around this call have set, as plain values, for `under` in another thread or at a later time."""
+    return tuple((name, setting.get()) for name, setting in _block_settings.items() if setting.get() is not None)
 
 
 @contextmanager
 def under(blocks: Blocks) -> Iterator[None]:
     """Work as inside those `with` blocks."""
-    tokens = [(setting, setting.set(value)) for setting, value in blocks]
+    tokens = [(_block_settings[name], _block_settings[name].set(value)) for name, value in blocks]
     try:
         yield
     finally:

@@ -7,6 +7,9 @@ kept, up to KEPT_BYTES in all, for the next result of the same size; `release_me
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,9 @@ KEPT_BYTES = 256 << 20
 
 # Blocks by size. No lock: a signal handler's exception could leave it locked, and each step here is one step of the interpreter.
 _free: dict[int, list[Array]] = {}
+
+# Memory of a caller that results of the same shape and dtype should lie in.
+_offered: ContextVar[list[Array] | None] = ContextVar("pullback_offered", default=None)
 
 
 class _Lease:
@@ -47,18 +53,33 @@ def _take_back(block: Array) -> None:
         _free.setdefault(block.nbytes, []).append(block)
 
 
+@contextmanager
+def results_in(arrays: Sequence[Array]) -> Iterator[None]:
+    """Offer C-contiguous arrays for the results of the ops in the block: a saved copy where one is taken, no promise that it is."""
+    token = _offered.set(list(arrays))
+    try:
+        yield
+    finally:
+        _offered.reset(token)
+
+
 def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     """Uninitialised memory for a result; every kernel writes all of it."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALLEST:
         return np.empty(shape, dtype)
+    offered = _offered.get()
+    if offered:
+        for place, array in enumerate(offered):
+            if array.shape == shape and array.dtype == dtype:
+                return offered.pop(place)
     size = nbytes + LINE
     try:
         block = _free[size].pop()
     except (KeyError, IndexError):
         block = np.empty(size, np.uint8)
-    array: Array = np.asarray(_Lease(block, nbytes)).view(dtype).reshape(shape)
-    return array
+    fresh: Array = np.asarray(_Lease(block, nbytes)).view(dtype).reshape(shape)
+    return fresh
 
 
 def release_memory() -> int:

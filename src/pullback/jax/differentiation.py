@@ -14,7 +14,8 @@ import jax
 from jax.interpreters import ad
 
 from pullback.derivatives import DERIVATIVES, Call
-from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES, Keywords
+from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES
+from pullback.jax.xla_calls import Keywords
 from pullback.settings import Blocks, under
 
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from pullback.derivatives import DERIVATIVES
-from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES, Keywords, result_structs
+from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES, result_structs
+from pullback.jax.xla_calls import Keywords
 from pullback.rules import LAYOUT_NAMES
 from pullback.settings import Blocks, under
 

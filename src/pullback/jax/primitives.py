@@ -1,7 +1,7 @@
 """One JAX primitive per op: what its result looks like, how it runs, and the public function that binds it.
 
-Outside jit an op runs on views of the arrays' memory and JAX takes over the result as it is. Inside jit XLA calls back into
-Python with views of its buffers and copies the result. Both see only NumPy arrays: nothing in a callback waits for JAX.
+Outside jit an op runs on views of the arrays' memory and JAX takes over the result as it is. Inside jit XLA calls the op on its
+own buffers (`xla_calls`); on another device than the CPU, through a callback of JAX with copies. None of them waits for JAX.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from jax.interpreters import mlir
 
 import pullback
 from pullback.derivatives import DERIVATIVES
+from pullback.jax.xla_calls import TARGET, Keywords, as_text, results_of
 from pullback.ops.arguments import as_entries
 from pullback.ops.explain import PREPARE
 from pullback.rules import Array
-from pullback.settings import Blocks, blocks_in_force, under
-
-Keywords = tuple[tuple[str, Any], ...]
+from pullback.settings import Blocks, blocks_in_force
 
 
 def _stand_in(name: str, like: Any) -> Array:
@@ -62,23 +61,13 @@ def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -
     return structs
 
 
-def _results(op: str, keywords: Keywords, blocks: Blocks, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    function = getattr(pullback, op)
-    if blocks:
-        with under(blocks):
-            results = function(*arrays, **dict(keywords))
-    else:
-        results = function(*arrays, **dict(keywords))
-    return results if isinstance(results, tuple) else (results,)
-
-
 def _primitive(op: str, several: bool) -> Any:
     """A primitive of the op with one result, or with `several`."""
     primitive = Primitive(f"pullback_{op}{'_pair' if several else ''}")
     primitive.multiple_results = several
 
     def run(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
-        results = _results(op, keywords, blocks, tuple(map(np.asarray, arrays)))
+        results = results_of(op, dict(keywords), blocks, tuple(map(np.asarray, arrays)))
         placed = jax.device_put(list(results), _device(arrays[0]), may_alias=True)
         return placed if several else placed[0]
 
@@ -87,18 +76,21 @@ def _primitive(op: str, several: bool) -> Any:
         return structs if several else structs[0]
 
     def lower(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
-        def call_back(*arrays: Array) -> tuple[Array, ...]:
-            return _results(op, keywords, blocks, tuple(map(np.asarray, arrays)))
+        call = as_text(op, keywords, blocks, context.avals_in, context.avals_out)
+        return jax.ffi.ffi_lowering(TARGET, has_side_effect=False)(context, *operands, call=call)
 
-        results, _, _ = mlir.emit_python_callback(
-            context, call_back, None, list(operands), context.avals_in, context.avals_out,
-            has_side_effect=False,
-        )  # fmt: skip
-        return results
+    def lower_elsewhere(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        def call_back(*arrays: Array) -> tuple[Array, ...]:
+            return results_of(op, dict(keywords), blocks, tuple(map(np.asarray, arrays)))
+
+        return mlir.emit_python_callback(
+            context, call_back, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
+        )[0]
 
     primitive.def_impl(run)
     primitive.def_abstract_eval(look)
-    mlir.register_lowering(primitive, lower)
+    mlir.register_lowering(primitive, lower, platform="cpu")
+    mlir.register_lowering(primitive, lower_elsewhere)
     return primitive
 
 
@@ -114,9 +106,11 @@ MAX_POOL_PAIR: Any = _primitive("max_pool", several=True)
 
 
 def _frozen(value: Any) -> Any:
-    """A keyword's value as JAX wants parameters: sequences as tuples."""
+    """A keyword's value as parameters of a compiled program must be: sequences as tuples, plain integers."""
     entries = as_entries(value)
-    return value if entries is None else tuple(map(_frozen, entries))
+    if entries is not None:
+        return tuple(map(_frozen, entries))
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _function(op: str) -> Callable[..., Any]:
