@@ -1,11 +1,13 @@
 """pullback: exact gradients of convolution and pooling for NumPy arrays, under named rules.
 
 Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtypes), `problem`, `registry`,
-`settings` (threads, precision), `reference` (the specification in NumPy), `cpu` (the fast kernels), and the dialects
-`tfjs` and `ort`.
+`settings` (threads, precision), `reference` (the specification in NumPy), `cpu` (the fast kernels), `derivatives` (as data),
+`autograd` (the ops for that package), and the dialects `tfjs` and `ort`.
 """
 
+from pullback.gradients import grads
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
+from pullback.ops.conv_transpose import conv_transpose
 from pullback.ops.explain import explain
 from pullback.ops.pool import (
     avg_pool,
@@ -39,8 +41,10 @@ __all__ = [
     "conv",
     "conv_grad_filter",
     "conv_grad_input",
+    "conv_transpose",
     "explain",
     "get_num_threads",
+    "grads",
     "kernel",
     "max_pool",
     "max_pool_grad",

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.registry import chosen_kernel, selection
 from pullback.rules import Array
+from pullback.tracing import any_traced, traced_op
 
 MOST_REMEMBERED = 4096
 
@@ -41,6 +42,9 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any)
     try:
         key = (prepare, selection(), *map(_token, args), *map(_token, keywords.values()))
     except _NotComparableError:
+        if any_traced(args):
+            traced: Array = traced_op(prepare.__name__.removeprefix("prepare_"))(*args, **keywords)
+            return traced
         key = None
     arrays = [value for value in args if type(value) is np.ndarray]
     known = _remembered.get(key) if key is not None else None

@@ -24,13 +24,20 @@ from pullback.ops.arguments import (
 )
 from pullback.ops.call import run_op
 from pullback.problem import Problem
-from pullback.rules import Array
+from pullback.rules import Array, Layout
 from pullback.window import Padding
 
 PerAxis = int | Sequence[int]
 
 
-def _problem(
+def split_filter(layout: Layout, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+    """(window, input channels of a group, output channels) of a filter's shape."""
+    if layout == "channels_last":
+        return shape[:-2], shape[-2], shape[-1]
+    return shape[2:], shape[1], shape[0]
+
+
+def conv_problem(
     op: str,
     input_name: str,
     input_shape: tuple[int, ...],
@@ -52,10 +59,7 @@ def _problem(
             f"needs a filter of {rank + 2} axes"
         )
     batch, size, channels_in = split_shape(kind, input_shape)
-    if kind == "channels_last":
-        kernel, per_group, channels_out = filter_shape[:-2], filter_shape[-2], filter_shape[-1]
-    else:
-        kernel, per_group, channels_out = filter_shape[2:], filter_shape[1], filter_shape[0]
+    kernel, per_group, channels_out = split_filter(kind, filter_shape)
     if min(kernel) < 1:
         raise ValueError(f"{op}: the filter has shape {filter_shape}; its window {kernel} has no taps")
     count = as_int(op, "groups", groups)
@@ -72,7 +76,7 @@ def _problem(
 
 def prepare_conv(x: npt.ArrayLike, filter: npt.ArrayLike, **keywords: Any) -> tuple[Problem, Array, Array]:
     a, f = as_float_array("conv", "x", x), as_float_array("conv", "filter", filter)
-    return _problem("conv", "x", a.shape, f.shape, same_dtype("conv", x=a, filter=f), **keywords), a, f
+    return conv_problem("conv", "x", a.shape, f.shape, same_dtype("conv", x=a, filter=f), **keywords), a, f
 
 
 def prepare_conv_grad_input(
@@ -81,7 +85,7 @@ def prepare_conv_grad_input(
     op = "conv_grad_input"
     d, f = as_float_array(op, "dy", dy), as_float_array(op, "filter", filter)
     shape = as_shape(op, "input_shape", input_shape)
-    problem = _problem(op, "input_shape", shape, f.shape, same_dtype(op, dy=d, filter=f), **keywords)
+    problem = conv_problem(op, "input_shape", shape, f.shape, same_dtype(op, dy=d, filter=f), **keywords)
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of input {shape} and filter {f.shape}")
     return problem, d, f
 
@@ -92,7 +96,7 @@ def prepare_conv_grad_filter(
     op = "conv_grad_filter"
     d, a = as_float_array(op, "dy", dy), as_float_array(op, "x", x)
     shape = as_shape(op, "filter_shape", filter_shape)
-    problem = _problem(op, "x", a.shape, shape, same_dtype(op, dy=d, x=a), **keywords)
+    problem = conv_problem(op, "x", a.shape, shape, same_dtype(op, dy=d, x=a), **keywords)
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of x {a.shape} and filter {shape}")
     return problem, d, a
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.ops import conv, pool, pool_tangent
+from pullback.ops import conv, conv_transpose, pool, pool_tangent
 from pullback.registry import Explanation, explain_problem
 
 PREPARE: dict[str, Callable[..., tuple[Any, ...]]] = {
     "conv": conv.prepare_conv,
     "conv_grad_input": conv.prepare_conv_grad_input,
     "conv_grad_filter": conv.prepare_conv_grad_filter,
+    "conv_transpose": conv_transpose.prepare_conv_transpose,
     "max_pool": pool.prepare_max_pool,
     "max_pool_grad": pool.prepare_max_pool_grad,
     "max_pool_grad_from_indices": pool.prepare_max_pool_grad_from_indices,

@@ -1,0 +1,126 @@
+"""Each op as a primitive of autograd, its derivatives those of `pullback.derivatives`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from autograd.extend import defjvp_argnum, defvjp_argnum, primitive, vspace
+
+import pullback as pb
+from pullback.derivatives import DERIVATIVES, Call
+from pullback.ops.conv_transpose import prepare_conv_transpose
+from pullback.tracing import any_traced, plain
+
+Op = Callable[..., Any]
+Rules = Mapping[str, Call]
+
+OPS: dict[str, Op] = {}
+
+
+def _in_dtype_of(value: Any, tangent: Any) -> Any:
+    """A gradient or tangent in the dtype of the array it belongs to: the rest of a program may compute in another."""
+    return tangent if tangent.dtype == value.dtype else tangent.astype(value.dtype)
+
+
+def _define(run: Op, arrays: tuple[str, ...], gradients: Rules, tangents: Rules) -> None:
+    """Tell autograd a primitive's derivatives: a call for each of its arrays that has one."""
+
+    def vjp(argnum: int, value: Any, args: tuple[Any, ...], keywords: Any) -> Callable[[Any], Any]:
+        call, named = gradients.get(arrays[argnum]), dict(zip(arrays, args, strict=True))
+        if call is None:
+            return lambda g: vspace(args[argnum]).zeros()
+        return lambda g: call.run(OPS, {**named, "g": _in_dtype_of(value, g)}, keywords)
+
+    def jvp(argnum: int, t: Any, value: Any, args: tuple[Any, ...], keywords: Any) -> Any:
+        call, named = tangents.get(arrays[argnum]), dict(zip(arrays, args, strict=True))
+        if call is None:
+            return vspace(value).zeros()
+        return call.run(OPS, {**named, "t": _in_dtype_of(args[argnum], t)}, keywords)
+
+    defvjp_argnum(run, vjp)
+    defjvp_argnum(run, jvp)
+
+
+def _bound(op: Op) -> Callable[..., dict[str, Any]]:
+    """A function from a call's arguments to their names, as the op itself would name them."""
+    signature = inspect.signature(op)
+
+    def bind(*args: Any, **keywords: Any) -> dict[str, Any]:
+        try:
+            return signature.bind(*args, **keywords).arguments
+        except TypeError as error:
+            raise TypeError(f"{op.__name__}: {error}") from None
+
+    return bind
+
+
+def _make(name: str) -> Op:
+    """The op of this name: arrays by place or by name, recorded where autograd records one of them."""
+    rule, op = DERIVATIVES[name], getattr(pb, name)
+    run, bind = primitive(op), _bound(op)
+    _define(run, rule.arrays, rule.vjp, rule.jvp)
+
+    @wraps(op)
+    def traced(*args: Any, **keywords: Any) -> Any:
+        named = bind(*args, **keywords)
+        arrays = [named.pop(array) for array in rule.arrays]
+        return run(*arrays, **named)
+
+    OPS[name] = traced
+    return traced
+
+
+conv = _make("conv")
+conv_grad_input = _make("conv_grad_input")
+conv_grad_filter = _make("conv_grad_filter")
+max_pool_grad = _make("max_pool_grad")
+max_pool_grad_from_indices = _make("max_pool_grad_from_indices")
+max_pool_grad_from_winners = _make("max_pool_grad_from_winners")
+max_pool_jvp = _make("max_pool_jvp")
+max_pool_jvp_from_indices = _make("max_pool_jvp_from_indices")
+max_pool_jvp_from_winners = _make("max_pool_jvp_from_winners")
+avg_pool = _make("avg_pool")
+avg_pool_grad = _make("avg_pool_grad")
+
+
+# The maxima are found once, forwards, and their places kept for the way back.
+def _make_found(kept: str) -> Op:
+    """The primitive of a maximum that is known already, with the winners or the indices where it was found."""
+
+    def found(x: Any, values: Any, places: Any, **keywords: Any) -> Any:
+        return values
+
+    run = primitive(found)
+    gradient = Call(f"max_pool_grad_from_{kept}", ("g", kept), {"input_shape": "x"})
+    _define(run, ("x", "values", kept), {"x": gradient}, {"x": Call(f"max_pool_jvp_from_{kept}", ("t", kept))})
+    return run
+
+
+_FOUND = {kept: _make_found(kept) for kept in ("winners", "indices")}
+_bind_max_pool = _bound(pb.max_pool)
+
+
+@wraps(pb.max_pool)
+def max_pool(*args: Any, **keywords: Any) -> Any:
+    named = _bind_max_pool(*args, **keywords)
+    x = named.pop("x")
+    if not any_traced([x]):
+        return pb.max_pool(x, **named)
+    kept = "indices" if named.get("return_indices") else "winners"
+    wanted = named.pop(f"return_{kept}", False)
+    values, places = pb.max_pool(plain(x), **named, **{f"return_{kept}": wanted or True})
+    pooled = _FOUND[kept](x, values, places, **named)
+    return (pooled, places) if wanted else pooled
+
+
+OPS["max_pool"] = max_pool
+
+
+@wraps(pb.conv_transpose)
+def conv_transpose(x: Any, filter: Any, **keywords: Any) -> Any:
+    problem, *_ = prepare_conv_transpose(plain(x), plain(filter), **keywords)
+    place = {name: value for name, value in keywords.items() if not name.startswith("output")}
+    return conv_grad_input(x, filter, problem.input_shape, **place)
