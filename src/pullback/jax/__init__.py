@@ -12,20 +12,21 @@ except ImportError as error:
     raise ImportError("pullback.jax needs JAX, which is not installed: pip install 'pullback[jax]'") from error
 
 from pullback.jax import differentiation, mapping  # noqa: F401 (they give the primitives their rules)
-from pullback.jax.primitives import FUNCTIONS
+from pullback.jax.primitives import public
 
-conv = FUNCTIONS["conv"]
-conv_grad_input = FUNCTIONS["conv_grad_input"]
-conv_grad_filter = FUNCTIONS["conv_grad_filter"]
-max_pool = FUNCTIONS["max_pool"]
-max_pool_grad = FUNCTIONS["max_pool_grad"]
-max_pool_grad_from_indices = FUNCTIONS["max_pool_grad_from_indices"]
-max_pool_grad_from_winners = FUNCTIONS["max_pool_grad_from_winners"]
-max_pool_jvp = FUNCTIONS["max_pool_jvp"]
-max_pool_jvp_from_indices = FUNCTIONS["max_pool_jvp_from_indices"]
-max_pool_jvp_from_winners = FUNCTIONS["max_pool_jvp_from_winners"]
-avg_pool = FUNCTIONS["avg_pool"]
-avg_pool_grad = FUNCTIONS["avg_pool_grad"]
+conv = public("conv")
+conv_grad_input = public("conv_grad_input")
+conv_grad_filter = public("conv_grad_filter")
+conv_transpose = public("conv_transpose")
+max_pool = public("max_pool")
+max_pool_grad = public("max_pool_grad")
+max_pool_grad_from_indices = public("max_pool_grad_from_indices")
+max_pool_grad_from_winners = public("max_pool_grad_from_winners")
+max_pool_jvp = public("max_pool_jvp")
+max_pool_jvp_from_indices = public("max_pool_jvp_from_indices")
+max_pool_jvp_from_winners = public("max_pool_jvp_from_winners")
+avg_pool = public("avg_pool")
+avg_pool_grad = public("avg_pool_grad")
 
 __all__ = [
     "avg_pool",
@@ -33,6 +34,7 @@ __all__ = [
     "conv",
     "conv_grad_filter",
     "conv_grad_input",
+    "conv_transpose",
     "max_pool",
     "max_pool_grad",
     "max_pool_grad_from_indices",

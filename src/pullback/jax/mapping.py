@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import batching
 
 from pullback.derivatives import DERIVATIVES
@@ -97,7 +98,7 @@ def _map_pool(call: _Mapped) -> list[Any]:
     cells = math.prod(input_shape)
     changed = {"input_shape": (call.size * input_shape[0], *input_shape[1:])} if "input_shape" in call.keywords else {}
     if "indices" in arrays:
-        i = arrays["indices"]
+        i = arrays["indices"].astype(jax.dtypes.canonicalize_dtype(np.int64))  # room for the cells of all places
         beyond = (i < -1) | (i >= cells)  # must stay beyond, not point to a neighbour
         arrays["indices"] = jnp.where(beyond, -2, jnp.where(i < 0, i, i + cells * _places(call.size, i)))
     results = FUNCTIONS[call.op](

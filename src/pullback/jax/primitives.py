@@ -26,6 +26,8 @@ from pullback.ops.explain import PREPARE
 from pullback.rules import Array
 from pullback.settings import Blocks, blocks_in_force
 
+ARRAYS = {op: rule.arrays for op, rule in DERIVATIVES.items()} | {"conv_transpose": ("x", "filter")}
+
 
 def _stand_in(name: str, like: Any) -> Array:
     """An array of this shape and dtype that takes no memory, for checks that read no values."""
@@ -37,9 +39,8 @@ def _stand_in(name: str, like: Any) -> Array:
 
 def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> list[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
-    names = DERIVATIVES[op].arrays
+    names = ARRAYS[op]
     problem = PREPARE[op](*map(_stand_in, names, arrays), **keywords)[0]
-    index_dtypes = [np.dtype(a.dtype) for name, a in zip(names, arrays, strict=True) if name == "indices"]
     if op == "conv_grad_filter":
         shape = problem.filter_shape
     elif "_grad" in op:
@@ -50,14 +51,13 @@ def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -
     if keywords.get("return_winners"):
         structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
     if keywords.get("return_indices"):
-        index_dtypes.append(jax.dtypes.canonicalize_dtype(np.int64))
-        structs.append(jax.ShapeDtypeStruct(shape, index_dtypes[-1]))
-    for dtype in index_dtypes:
-        if math.prod(problem.input_shape) > np.iinfo(dtype).max:
-            raise ValueError(
-                f"{op}: {dtype} indices cannot count the cells of {problem.input_shape}; use winners, or int64 indices with "
-                'jax.config.update("jax_enable_x64", True)'
-            )
+        structs.append(jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(np.int64)))
+    # Without 64-bit types JAX has cut the indices to 32 bits.
+    if math.prod(problem.input_shape) > np.iinfo(np.int32).max and any(a.dtype == np.int32 for a in (*arrays, *structs)):
+        raise ValueError(
+            f"{op}: int32 indices cannot count the cells of {problem.input_shape}; use winners, or "
+            'jax.config.update("jax_enable_x64", True)'
+        )
     return structs
 
 
@@ -113,24 +113,51 @@ def _frozen(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def _bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
+    """A function from a call's arguments to the arrays and the keywords, by name."""
+    signature, names = inspect.signature(getattr(pullback, op)), ARRAYS[op]
+
+    def bind(*args: Any, **named: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            given = signature.bind(*args, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{op}: {error}") from None
+        arrays = {name: jnp.asarray(given.pop(name)) for name in names}
+        return arrays, {name: _frozen(value) for name, value in given.items()}
+
+    return bind
+
+
 def _function(op: str) -> Callable[..., Any]:
     """The op of NumPy arrays as a function of JAX arrays, with the same arguments."""
-    signature = inspect.signature(getattr(pullback, op))
-    names = DERIVATIVES[op].arrays
+    bind = _bound(op)
 
-    @functools.wraps(getattr(pullback, op))
     def function(*args: Any, **named: Any) -> Any:
-        given = signature.bind(*args, **named).arguments
-        arrays = tuple(jnp.asarray(given.pop(name)) for name in names)
-        keywords = {name: _frozen(value) for name, value in given.items()}
-        result_structs(op, arrays, keywords)  # before the keywords go where equal means the same, as 1 and True are
+        arrays, keywords = bind(*args, **named)
+        places = "indices" in arrays or keywords.get("return_indices")
+        if places or any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
+            result_structs(op, tuple(arrays.values()), keywords)  # here 1 and True still differ, as parameters they do not
         pair = keywords.get("return_indices") or keywords.get("return_winners")
         primitive = MAX_POOL_PAIR if pair else PRIMITIVES[op]
-        results = primitive.bind(*arrays, keywords=tuple(keywords.items()), blocks=blocks_in_force())
+        results = primitive.bind(*arrays.values(), keywords=tuple(keywords.items()), blocks=blocks_in_force())
         return tuple(results) if pair else results
 
-    function.__module__ = "pullback.jax"
     return function
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {op: _function(op) for op in DERIVATIVES}
+_bind_transpose = _bound("conv_transpose")
+
+
+def _conv_transpose(*args: Any, **named: Any) -> Any:
+    arrays, keywords = _bind_transpose(*args, **named)
+    problem = PREPARE["conv_transpose"](*map(_stand_in, arrays, arrays.values()), **keywords)[0]
+    place = {name: value for name, value in keywords.items() if not name.startswith("output_")}
+    return FUNCTIONS["conv_grad_input"](*arrays.values(), problem.input_shape, **place)
+
+
+def public(op: str) -> Callable[..., Any]:
+    """The function of this name, with the signature and the words of its NumPy model."""
+    function = functools.wraps(getattr(pullback, op))(FUNCTIONS.get(op, _conv_transpose))
+    function.__module__ = "pullback.jax"
+    return function
