@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -105,12 +106,20 @@ PRIMITIVES: dict[str, Any] = {op: _primitive(op, several=False) for op in DERIVA
 MAX_POOL_PAIR: Any = _primitive("max_pool", several=True)
 
 
-def _frozen(value: Any) -> Any:
-    """A keyword's value as parameters of a compiled program must be: sequences as tuples, plain integers."""
+def _frozen(name: str, value: Any) -> Any:
+    """A keyword's value as a compiled program keeps it: plain numbers and strings, sequences as tuples."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(f"{name} depends on an array that JAX is tracing; it must be known before jit (static_argnames)")
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0:
+        value = np.asarray(value)[()]
     entries = as_entries(value)
     if entries is not None:
-        return tuple(map(_frozen, entries))
-    return int(value) if isinstance(value, np.integer) else value
+        return tuple(_frozen(name, entry) for entry in entries)
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        return value
+    return operator.index(value)
 
 
 def _bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
@@ -123,7 +132,7 @@ def _bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
         except TypeError as error:
             raise TypeError(f"{op}: {error}") from None
         arrays = {name: jnp.asarray(given.pop(name)) for name in names}
-        return arrays, {name: _frozen(value) for name, value in given.items()}
+        return arrays, {name: _frozen(f"{op}: {name}", value) for name, value in given.items()}
 
     return bind
 
