@@ -90,6 +90,14 @@ def test_programs_kept_on_disk_mean_the_same_in_another_process(tmp_path: Path) 
     assert any(tmp_path.iterdir())
 
 
+def test_the_digits_example_learns() -> None:
+    example = Path(__file__).parents[1] / "examples" / "digits_jax.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--epochs", "3"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert float(done.stdout.splitlines()[-1].split(", ")[1].split("%")[0]) > 90
+
+
 def test_importing_the_library_imports_no_jax_and_says_when_it_is_missing() -> None:
     assert _run("import sys, pullback; print('jax' in sys.modules)") == "False\n"
     missing = "import sys; sys.modules['jax'] = None\ntry: import pullback.jax\nexcept ImportError as error: print(error)"

@@ -112,7 +112,7 @@ def _frozen(name: str, value: Any) -> Any:
         raise TypeError(f"{name} depends on an array that JAX is tracing; it must be known before jit (static_argnames)")
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim == 0:
+    if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value)[()]
     entries = as_entries(value)
     if entries is not None:
