@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pullback.jax as pj
 
 Parameters = dict[str, jax.Array]
-RATE, MOMENTUM = 0.03, 0.9
+RATE, MOMENTUM = 0.05, 0.9
 
 
 def initial(seed: int) -> Parameters:
@@ -60,6 +60,7 @@ def accuracy(parameters: Parameters, x: jax.Array, labels: jax.Array) -> jax.Arr
 def train(epochs: int, batch: int, seed: int) -> float:
     """Train, report each epoch, and give the share of unseen digits that the network reads right."""
     digits = digits_data.load(seed)
+    batch = min(batch, len(digits.train_x))
     parameters = initial(seed)
     velocity = jax.tree.map(jnp.zeros_like, parameters)
     right = 0.0
@@ -67,6 +68,8 @@ def train(epochs: int, batch: int, seed: int) -> float:
         started = time.perf_counter()
         losses = []
         for x, labels in digits_data.batches(digits.train_x, digits.train_y, batch, seed + epoch):
+            if len(x) < batch:
+                break  # a step for the few that are left would be noise, and another shape to compile
             value, parameters, velocity = step(parameters, velocity, x, labels)
             losses.append(value)
         right = float(accuracy(parameters, digits.test_x, digits.test_y))
@@ -75,10 +78,18 @@ def train(epochs: int, batch: int, seed: int) -> float:
     return right
 
 
+def positive(text: str) -> int:
+    """A count, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--epochs", type=int, default=5, help="times through the training digits (default 5)")
-    parser.add_argument("--batch", type=int, default=64, help="digits in a step (default 64)")
+    parser.add_argument("--epochs", type=positive, default=5, help="times through the training digits (default 5)")
+    parser.add_argument("--batch", type=positive, default=64, help="digits in a step (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of the split, the weights and the order (default 0)")
     arguments = parser.parse_args()
     train(arguments.epochs, arguments.batch, arguments.seed)

@@ -93,7 +93,7 @@ def test_programs_kept_on_disk_mean_the_same_in_another_process(tmp_path: Path) 
 def test_the_digits_example_learns() -> None:
     example = Path(__file__).parents[1] / "examples" / "digits_jax.py"
     done = subprocess.run(
-        [sys.executable, str(example), "--epochs", "3"], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, str(example), "--epochs", "4"], capture_output=True, text=True, timeout=120, check=True
     )
     assert float(done.stdout.splitlines()[-1].split(", ")[1].split("%")[0]) > 90
 

@@ -10,6 +10,7 @@ import ast
 import ctypes
 import functools
 import math
+import threading
 from typing import Any
 
 import jax
@@ -119,6 +120,15 @@ def as_text(op: str, keywords: Keywords, blocks: Blocks, arguments: Any, results
     return repr((op, keywords, blocks, *specs))
 
 
+_known = threading.local()
+
+
+def _keep_thread() -> None:
+    """Have Python remember a thread of XLA's after the call, and with it what the kernels keep for each thread."""
+    if not hasattr(_known, "kept"):
+        _known.kept = ctypes.pythonapi.PyGILState_Ensure()  # never released
+
+
 def _handle(address: int) -> int | None:
     """The handler: fills the results of a call frame; null, or an error of XLA's."""
     frame = _CallFrame.from_address(address)
@@ -129,6 +139,7 @@ def _handle(address: int) -> int | None:
                 version = extension.metadata.contents.version
                 version.major, version.minor = API_MAJOR, frame.api.contents.version.minor
                 return None
+        _keep_thread()
         text = _Text.from_address(frame.attributes.values[0])
         _call(ctypes.string_at(text.start, text.length))(frame)
         return None
