@@ -23,7 +23,7 @@ from pullback.rules import Array
 from pullback.settings import Blocks, under
 
 TARGET = "pullback_op"
-API_MAJOR = 0
+API_VERSION = (0, 1)
 METADATA, STRING, INTERNAL_ERROR = 1, 4, 13
 Keywords = tuple[tuple[str, Any], ...]
 
@@ -137,7 +137,7 @@ def _handle(address: int) -> int | None:
             extension = _Extension.from_address(frame.extension_start)
             if extension.type == METADATA:  # XLA asks which version this handler is for, before its first call
                 version = extension.metadata.contents.version
-                version.major, version.minor = API_MAJOR, frame.api.contents.version.minor
+                version.major, version.minor = API_VERSION
                 return None
         _keep_thread()
         text = _Text.from_address(frame.attributes.values[0])
