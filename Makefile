@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 TORCH_VENV := .venv-torch
+JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
 PEERS := .peers
 JOBS ?= 2
 
-.PHONY: demo test lint types unit test-torch test-slow peers bench clean help
+.PHONY: demo test lint types unit test-torch test-jax test-slow peers bench clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +30,9 @@ unit: $(VENV)/ready
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
 	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) -m torch
 
+test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
+	$(JAX_VENV)/bin/python -m pytest -n $(JOBS) -m jax
+
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/bin/python -m pytest -m slow
 
@@ -46,6 +50,11 @@ $(VENV)/ready: pyproject.toml
 $(TORCH_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch]'
+	touch $@
+
+$(JAX_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(JAX_VENV)
+	$(JAX_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,jax]'
 	touch $@
 
 # TensorFlow is the one peer that is often late for a new Python: the benchmark runs without it.
@@ -66,4 +75,4 @@ $(PEERS)/tfjs/ready:
 	touch $@
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(TORCH_VENV) $(BENCH_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(BENCH_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -71,6 +71,19 @@ def test_what_is_kept_is_bounded_and_can_be_released(monkeypatch: pytest.MonkeyP
     assert not memory._free
 
 
+def test_offered_memory_is_taken_once_by_a_result_of_its_kind() -> None:
+    x = np.random.default_rng(0).normal(size=(8, 64, 64, 8)).astype(np.float32)
+    expected = pb.avg_pool(x, 2)
+    mine = np.full_like(expected, np.nan)
+    with pb.backend("cpu"), memory.results_in([mine]):
+        assert memory.new_array(expected.shape, np.dtype(np.float64)) is not mine
+        result, again = pb.avg_pool(x, 2), pb.avg_pool(x, 2)
+    assert result is mine
+    for array in (result, again, pb.avg_pool(x, 2)):
+        np.testing.assert_array_equal(array, expected)
+    assert not np.shares_memory(again, mine)
+
+
 def test_small_results_are_plain() -> None:
     assert memory.new_array((3, 4), F4).flags.owndata
 

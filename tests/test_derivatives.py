@@ -25,7 +25,7 @@ def _window(rng: np.random.Generator, place: dict[str, Any], layout: str) -> tup
     return rng.permutation(np.prod(shape)).reshape(shape) / 8.0, {**place, "layout": layout, "window": (3, 2)}
 
 
-def _example(op: str, place: dict[str, Any], layout: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def example(op: str, place: dict[str, Any], layout: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays and keywords of one call of the op."""
     rng = np.random.default_rng(len(op))
     x, keywords = _window(rng, place, layout)
@@ -68,7 +68,7 @@ def test_rules_name_arguments_that_exist(op: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("op", DERIVATIVES)
 def test_tangent_is_the_difference_quotient_and_adjoint_of_the_gradient(op: str, place: dict[str, Any], layout: str) -> None:
-    arrays, keywords = _example(op, place, layout)
+    arrays, keywords = example(op, place, layout)
     rule = DERIVATIVES[op]
     rng = np.random.default_rng(1)
     value = OPS[op](*arrays.values(), **keywords)

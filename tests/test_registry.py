@@ -17,6 +17,7 @@ import pytest
 
 import pullback as pb
 from pullback.registry import REFERENCE, current_backend, default_backend, kernels_for
+from pullback.settings import blocks_in_force, current_precision, under
 
 X = np.arange(8.0).reshape(1, 8, 1)
 PLUGIN = Path(__file__).parent / "plugin_package"
@@ -173,6 +174,23 @@ def run_python(code: str, path: Path, *options: str) -> subprocess.CompletedProc
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), *inherited])}
     command = [sys.executable, *options, "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_blocks_can_be_taken_to_another_thread() -> None:
+    with pb.backend(REFERENCE), pb.threads(3), pb.precision("exact"):
+        blocks = blocks_in_force()
+    seen: list[Any] = []
+
+    def work() -> None:
+        for taken in (blocks, ()):
+            with under(taken):
+                seen.append((current_backend(), pb.get_num_threads(), current_precision()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(REFERENCE, 3, "exact"), (default_backend(), pb.get_num_threads(), current_precision())]
+    assert blocks_in_force() == ()
 
 
 def test_a_kernel_may_be_registered_before_the_first_call(tmp_path: Path) -> None:

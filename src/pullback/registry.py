@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pullback.problem import AnyProblem
-from pullback.settings import current_precision, environment
+from pullback.settings import block_setting, current_precision, environment
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
@@ -98,8 +98,8 @@ _kernels: dict[tuple[str, str], list[Kernel]] = {}
 _lock = threading.RLock()
 _loaded = False
 _changes = 0  # grows with every change of the lists
-_backend: ContextVar[str | None] = ContextVar("pullback_backend", default=None)
-_kernel_name: ContextVar[str | None] = ContextVar("pullback_kernel", default=None)
+_backend: ContextVar[str | None] = block_setting("pullback_backend")
+_kernel_name: ContextVar[str | None] = block_setting("pullback_kernel")
 
 
 def register_kernel(

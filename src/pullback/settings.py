@@ -19,9 +19,34 @@ PRECISION_VARIABLE = "PULLBACK_PRECISION"
 PRECISIONS = ("fast", "exact")
 UNUSED_DAYS = 30  # after which the compiled kernels of another version or machine may go
 
+Blocks = tuple[tuple[str, Any], ...]
+_block_settings: dict[str, ContextVar[Any]] = {}
+
+
+def block_setting(name: str) -> ContextVar[Any]:
+    """A setting of `with` blocks, None outside of them."""
+    return _block_settings.setdefault(name, ContextVar(name, default=None))
+
+
+def blocks_in_force() -> Blocks:
+    """What the `with` blocks around this call have set, as plain values, for `under` in another thread or at a later time."""
+    return tuple((name, setting.get()) for name, setting in _block_settings.items() if setting.get() is not None)
+
+
+@contextmanager
+def under(blocks: Blocks) -> Iterator[None]:
+    """Work as inside those `with` blocks."""
+    tokens = [(_block_settings[name], _block_settings[name].set(value)) for name, value in blocks]
+    try:
+        yield
+    finally:
+        for setting, token in tokens:
+            setting.reset(token)
+
+
 _default: int | None = None
-_inside: ContextVar[int | None] = ContextVar("pullback_threads", default=None)
-_precision: ContextVar[str | None] = ContextVar("pullback_precision", default=None)
+_inside: ContextVar[int | None] = block_setting("pullback_threads")
+_precision: ContextVar[str | None] = block_setting("pullback_precision")
 
 
 @cache

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ KEPT_BYTES = 256 << 20
 
 # Blocks by size. No lock: a signal handler's exception could leave it locked, and each step here is one step of the interpreter.
 _free: dict[int, list[_Block]] = {}
+
+# Memory of a caller that results of the same shape and dtype should lie in.
+_offered: ContextVar[list[Array] | None] = ContextVar("pullback_offered", default=None)
 
 
 class _Block(np.ndarray[Any, Any]):
@@ -54,11 +59,26 @@ def _aligned(nbytes: int) -> _Block:
     return memory[skip : skip + nbytes].view(_Block)
 
 
+@contextmanager
+def results_in(arrays: Sequence[Array]) -> Iterator[None]:
+    """Offer C-contiguous arrays for the results of the ops in the block: a saved copy where one is taken, no promise that it is."""
+    token = _offered.set(list(arrays))
+    try:
+        yield
+    finally:
+        _offered.reset(token)
+
+
 def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     """Uninitialised memory for a result; every kernel writes all of it."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALLEST:
         return np.empty(shape, dtype)
+    offered = _offered.get()
+    if offered:
+        for place, array in enumerate(offered):
+            if array.shape == shape and array.dtype == dtype:
+                return offered.pop(place)
     try:
         block = _free[nbytes].pop()
     except (KeyError, IndexError):

@@ -1,0 +1,172 @@
+"""One JAX primitive per op: what its result looks like, how it runs, and the public function that binds it.
+
+Outside jit an op runs on views of the arrays' memory and JAX takes over the result as it is. Inside jit XLA calls the op on its
+own buffers (`xla_calls`); on another device than the CPU, through a callback of JAX with copies. None of them waits for JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+import pullback
+from pullback.derivatives import DERIVATIVES
+from pullback.jax.xla_calls import TARGET, Keywords, as_text, results_of
+from pullback.ops.arguments import as_entries
+from pullback.ops.explain import PREPARE
+from pullback.rules import Array
+from pullback.settings import Blocks, blocks_in_force
+
+ARRAYS = {op: rule.arrays for op, rule in DERIVATIVES.items()} | {"conv_transpose": ("x", "filter")}
+
+
+def _stand_in(name: str, like: Any) -> Array:
+    """An array of this shape and dtype that takes no memory, for checks that read no values."""
+    dtype = np.dtype(like.dtype)
+    # Indices of other integer types would be converted, and so take memory.
+    kind = np.int64 if name == "indices" and dtype.kind in "iu" else dtype
+    return np.broadcast_to(np.zeros((), kind), like.shape)
+
+
+def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
+    names = ARRAYS[op]
+    problem = PREPARE[op](*map(_stand_in, names, arrays), **keywords)[0]
+    if op == "conv_grad_filter":
+        shape = problem.filter_shape
+    elif "_grad" in op:
+        shape = problem.input_shape
+    else:
+        shape = problem.output_shape
+    structs = [jax.ShapeDtypeStruct(shape, problem.dtype)]
+    if keywords.get("return_winners"):
+        structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
+    if keywords.get("return_indices"):
+        structs.append(jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(np.int64)))
+    # Without 64-bit types JAX has cut the indices to 32 bits.
+    if math.prod(problem.input_shape) > np.iinfo(np.int32).max and any(a.dtype == np.int32 for a in (*arrays, *structs)):
+        raise ValueError(
+            f"{op}: int32 indices cannot count the cells of {problem.input_shape}; use winners, or "
+            'jax.config.update("jax_enable_x64", True)'
+        )
+    return structs
+
+
+def _primitive(op: str, several: bool) -> Any:
+    """A primitive of the op with one result, or with `several`."""
+    primitive = Primitive(f"pullback_{op}{'_pair' if several else ''}")
+    primitive.multiple_results = several
+
+    def run(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        results = results_of(op, dict(keywords), blocks, tuple(map(np.asarray, arrays)))
+        placed = jax.device_put(list(results), _device(arrays[0]), may_alias=True)
+        return placed if several else placed[0]
+
+    def look(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        structs = [jax.core.ShapedArray(s.shape, s.dtype) for s in result_structs(op, arrays, dict(keywords))]
+        return structs if several else structs[0]
+
+    def lower(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        call = as_text(op, keywords, blocks, context.avals_in, context.avals_out)
+        return jax.ffi.ffi_lowering(TARGET, has_side_effect=False)(context, *operands, call=call)
+
+    def lower_elsewhere(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        def call_back(*arrays: Array) -> tuple[Array, ...]:
+            return results_of(op, dict(keywords), blocks, tuple(map(np.asarray, arrays)))
+
+        return mlir.emit_python_callback(
+            context, call_back, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
+        )[0]
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(look)
+    mlir.register_lowering(primitive, lower, platform="cpu")
+    mlir.register_lowering(primitive, lower_elsewhere)
+    return primitive
+
+
+def _device(array: Any) -> Any:
+    """Where a result of this array belongs; None leaves the choice to JAX, as it was for the array."""
+    if not getattr(array, "committed", False) or len(array.devices()) != 1:
+        return None
+    return array.sharding
+
+
+PRIMITIVES: dict[str, Any] = {op: _primitive(op, several=False) for op in DERIVATIVES}
+MAX_POOL_PAIR: Any = _primitive("max_pool", several=True)
+
+
+def _frozen(name: str, value: Any) -> Any:
+    """A keyword's value as a compiled program keeps it: plain numbers and strings, sequences as tuples."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(f"{name} depends on an array that JAX is tracing; it must be known before jit (static_argnames)")
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (np.ndarray, jax.Array)):
+        value = np.asarray(value)[()]
+    entries = as_entries(value)
+    if entries is not None:
+        return tuple(_frozen(name, entry) for entry in entries)
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        return value
+    return operator.index(value)
+
+
+def _bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
+    """A function from a call's arguments to the arrays and the keywords, by name."""
+    signature, names = inspect.signature(getattr(pullback, op)), ARRAYS[op]
+
+    def bind(*args: Any, **named: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            given = signature.bind(*args, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{op}: {error}") from None
+        arrays = {name: jnp.asarray(given.pop(name)) for name in names}
+        return arrays, {name: _frozen(f"{op}: {name}", value) for name, value in given.items()}
+
+    return bind
+
+
+def _function(op: str) -> Callable[..., Any]:
+    """The op of NumPy arrays as a function of JAX arrays, with the same arguments."""
+    bind = _bound(op)
+
+    def function(*args: Any, **named: Any) -> Any:
+        arrays, keywords = bind(*args, **named)
+        places = "indices" in arrays or keywords.get("return_indices")
+        if places or any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
+            result_structs(op, tuple(arrays.values()), keywords)  # here 1 and True still differ, as parameters they do not
+        pair = keywords.get("return_indices") or keywords.get("return_winners")
+        primitive = MAX_POOL_PAIR if pair else PRIMITIVES[op]
+        results = primitive.bind(*arrays.values(), keywords=tuple(keywords.items()), blocks=blocks_in_force())
+        return tuple(results) if pair else results
+
+    return function
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {op: _function(op) for op in DERIVATIVES}
+_bind_transpose = _bound("conv_transpose")
+
+
+def _conv_transpose(*args: Any, **named: Any) -> Any:
+    arrays, keywords = _bind_transpose(*args, **named)
+    problem = PREPARE["conv_transpose"](*map(_stand_in, arrays, arrays.values()), **keywords)[0]
+    place = {name: value for name, value in keywords.items() if not name.startswith("output_")}
+    return FUNCTIONS["conv_grad_input"](*arrays.values(), problem.input_shape, **place)
+
+
+def public(op: str) -> Callable[..., Any]:
+    """The function of this name, with the signature and the words of its NumPy model."""
+    function = functools.wraps(getattr(pullback, op))(FUNCTIONS.get(op, _conv_transpose))
+    function.__module__ = "pullback.jax"
+    return function
