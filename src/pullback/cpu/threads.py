@@ -81,7 +81,7 @@ class _Native:
         self._call(*self._where)
 
 
-class _Desk:
+class Desk:
     """A job block, working memory, and the native leader that opens the job and returns when nobody works on it any more.
 
     From the first instruction of a job to its last the caller is in native code, so no signal handler or exception can free the
@@ -98,8 +98,8 @@ class _Desk:
         """Open and close a job without pieces, so that sleeping workers look at the job block."""
         self.lead(0, 0, 0, 0, 1 + MOST_WORKERS)
 
-    def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
-        """Run a job with room for `seats` threads, this one included."""
+    def fill(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
+        """Write down a job with room for `seats` threads, the caller included, and see to their working memory."""
         stride = -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
         if self._memory.size < stride * seats + LINE:
             self._memory = np.empty(stride * seats + LINE, np.uint8)
@@ -108,6 +108,10 @@ class _Desk:
         job[SEATS], job[TICKET], job[PIECES] = seats - 1, 0, pieces
         job[FUNCTION], job[ARGUMENTS] = function, arguments
         job[SCRATCH], job[SCRATCH_STRIDE] = self._address, stride
+
+    def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
+        """Run a job with room for `seats` threads, this one included."""
+        self.fill(function, arguments, pieces, scratch_bytes, seats)
         self._lead()
 
 
@@ -117,7 +121,7 @@ class Pool:
     def __init__(self) -> None:
         self.busy = threading.Lock()
         self.workers: list[threading.Thread] = []
-        self._desk = _Desk()
+        self._desk = Desk()
         self._wake = threading.Condition()
         self._sleeping = 0
         self._stop = False
@@ -185,14 +189,15 @@ class Pool:
 
 
 _pool: Pool | None = None
+_team: Any = None  # other threads to run on (team.py), where another library has its own
 _pool_lock = threading.Lock()
 _own = threading.local()
 
 
 def _forget_pool() -> None:
     """In a forked child: the workers stayed behind."""
-    global _pool, _pool_lock, _own
-    _pool, _pool_lock, _own = None, threading.Lock(), threading.local()
+    global _pool, _team, _pool_lock, _own
+    _pool, _team, _pool_lock, _own = None, None, threading.Lock(), threading.local()
 
 
 if hasattr(os, "register_at_fork"):
@@ -209,6 +214,12 @@ def pool() -> Pool:
     return _pool
 
 
+def use_team(team: Any) -> None:
+    """Run jobs on these threads (a Team, or None for our own pool) where they are as many as are asked for."""
+    global _team
+    _team = team
+
+
 @atexit.register
 def _stop_at_exit() -> None:
     if _pool is not None:
@@ -218,7 +229,7 @@ def _stop_at_exit() -> None:
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread, at a desk of its own; a call from inside another one (a signal handler) gets another desk."""
     mine: dict[str, Any] = _own.__dict__
-    desk = mine.pop("desk", None) or _Desk()
+    desk = mine.pop("desk", None) or Desk()
     desk.lead(function, arguments, pieces, scratch_bytes, 1)
     mine["desk"] = desk
 
@@ -227,7 +238,7 @@ def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel
     """Run pieces 0 .. pieces-1 of a kernel, on the threads in force unless the job is small or the pool is taken."""
     count = min(get_num_threads(), pieces) if parallel else 1
     if count > 1:
-        workers = pool()
+        workers = _team if _team is not None and count <= _team.size() else pool()
         if workers.busy.acquire(blocking=False):
             try:
                 workers.run(function, arguments, pieces, scratch_bytes, count)
