@@ -28,7 +28,7 @@ def check(op: str, rank: int, **tensors: torch.Tensor | None) -> None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{op}: {name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.device.type not in ("cpu", "meta") or tensor.layout is not torch.strided:
+        if not (tensor.is_cpu or tensor.is_meta) or tensor.layout is not torch.strided:
             where = tensor.device if tensor.layout is torch.strided else tensor.layout
             raise ValueError(f"{op}: {name} is on {where}; it must be a dense CPU tensor (or use torch.nn.functional.{op})")
         if tensor.dtype not in DTYPES:
@@ -61,3 +61,22 @@ def unbatched(function: Callable[[torch.Tensor], Any], input: torch.Tensor, rank
 
 def hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+_remembered: dict[tuple[Any, ...], Any] = {}
+MOST_REMEMBERED = 4096
+
+
+def remember(function: Callable[..., Any], *key: Any) -> Any:
+    """function(*key), computed once for equal keys; not while PyTorch traces, which would trace the memory as well.
+
+    Keys hold ints, strings, None and tuples of them; True and 1 are taken for the same.
+    """
+    if torch.compiler.is_compiling():
+        return function(*key)
+    found = _remembered.get((function, key))
+    if found is None:
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        found = _remembered[function, key] = function(*key)
+    return found

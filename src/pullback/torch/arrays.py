@@ -58,8 +58,8 @@ def layout_of(*tensors: torch.Tensor) -> str:
 
 def as_array(tensor: torch.Tensor) -> Array:
     """The tensor's memory as an array of the same shape."""
-    plain = tensor.detach()
-    if plain.dtype == torch.bfloat16:
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype is torch.bfloat16:
         half: Array = plain.view(torch.int16).numpy().view(_bfloat16())
         return half
     array: Array = plain.numpy()
@@ -84,7 +84,7 @@ def filter_array(tensor: torch.Tensor, layout: str) -> Array:
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    if array.dtype.kind == "V" or array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V":  # bfloat16
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 

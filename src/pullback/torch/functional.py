@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
 
-from pullback.torch.arguments import autocast, check, each, hashable, unbatched
+from pullback.torch.arguments import autocast, check, each, hashable, remember, unbatched
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import call, is_plain
 from pullback.torch.winners import indices_of
 
 
-@lru_cache(maxsize=4096)
 def _conv_keywords(
     op: str, rank: int, window: tuple[int, ...], stride: Any, padding: Any, dilation: Any, groups: int
 ) -> dict[str, Any]:
@@ -66,15 +64,12 @@ def _conv(
     assert w is not None
     check(op, rank, input=x, weight=w, bias=b)
     _check_filter(op, rank, w, b, w.shape[0])
-    keywords = _conv_keywords(
-        op, rank, tuple(w.shape[2:]), hashable(stride), hashable(padding), hashable(dilation), groups
+    keywords = remember(
+        _conv_keywords, op, rank, tuple(w.shape[2:]), hashable(stride), hashable(padding), hashable(dilation), groups
     )  # fmt: skip
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return _add_bias(call("conv", x, w, layout=layout_of(x, w), **keywords), b)
-
-    result: torch.Tensor = unbatched(run, x, rank)
-    return result
+    if x.dim() == rank + 1:
+        return _add_bias(call("conv", x.unsqueeze(0), w, layout=layout_of(w), **keywords), b).squeeze(0)
+    return _add_bias(call("conv", x, w, layout=layout_of(x, w), **keywords), b)
 
 
 def _conv_transpose(
@@ -97,7 +92,7 @@ def _conv_transpose(
     _check_filter(op, rank, w, b, w.shape[1] * groups)
     window = tuple(w.shape[2:])
     keywords = dict(
-        _conv_keywords(op, rank, window, hashable(stride), hashable(padding), hashable(dilation), groups)
+        remember(_conv_keywords, op, rank, window, hashable(stride), hashable(padding), hashable(dilation), groups)
     )  # fmt: skip
     extra = each(op, "output_padding", output_padding, rank)
     sizes, pads = [], []
@@ -120,7 +115,6 @@ def _conv_transpose(
     return result
 
 
-@lru_cache(maxsize=4096)
 def _pool_keywords(
     op: str, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> dict[str, Any]:
@@ -147,8 +141,8 @@ def _max_pool(
 ) -> Any:
     op = f"max_pool{rank}d"
     check(op, rank, input=input)
-    keywords = _pool_keywords(
-        op, rank, hashable(kernel_size), hashable(stride), hashable(padding), hashable(dilation), ceil_mode
+    keywords = remember(
+        _pool_keywords, op, rank, hashable(kernel_size), hashable(stride), hashable(padding), hashable(dilation), ceil_mode
     )  # fmt: skip
 
     def run(x: torch.Tensor) -> Any:
@@ -172,7 +166,7 @@ def _avg_pool(
     check(op, rank, input=input)
     if divisor_override is not None:
         raise ValueError(f"{op}: divisor_override is not supported; scale the result, or use torch.nn.functional.{op}")
-    keywords = _pool_keywords(op, rank, hashable(kernel_size), hashable(stride), hashable(padding), 1, ceil_mode)
+    keywords = remember(_pool_keywords, op, rank, hashable(kernel_size), hashable(stride), hashable(padding), 1, ceil_mode)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = call("avg_pool", x, layout=layout_of(x), count_include_pad=count_include_pad, **keywords)

@@ -37,10 +37,10 @@ RULES: dict[str, Derivative] = {
 }  # fmt: skip
 
 
-@cache
-def keywords_of(op: str) -> tuple[str, ...]:
-    """The arguments of an op that are no tensors, in order."""
-    return tuple(name for name in RULES[op].keywords if name not in _FIXED)
+# The arguments of each op that are no tensors, in order.
+KEYWORDS = {op: tuple(name for name in rule.keywords if name not in _FIXED) for op, rule in RULES.items()}
+_ARGUMENTS = {op: [filter_array if name == "filter" else activation for name in rule.arrays] for op, rule in RULES.items()}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {op: getattr(pb, op) for op in RULES}
 
 
 @cache
@@ -56,15 +56,10 @@ def _laid_out(shape: tuple[int, ...], layout: str, name: str) -> tuple[int, ...]
 def run(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
     """Run an op: a tensor, or for max_pool the values and the winners."""
     layout = keywords["layout"]
-    arrays = [
-        (filter_array if name == "filter" else activation)(tensor, layout)
-        for name, tensor in zip(RULES[op].arrays, tensors, strict=True)
-    ]
-    given = dict(keywords)
-    for name in SHAPES:
-        if name in given:
-            given[name] = _laid_out(tuple(given[name]), layout, name)
-    function: Callable[..., Any] = getattr(pb, op)
+    arrays = [as_argument(tensor, layout) for as_argument, tensor in zip(_ARGUMENTS[op], tensors, strict=True)]
+    function, given, shape = _FUNCTIONS[op], keywords, RULES[op].keywords[0]
+    if shape in SHAPES:
+        given = {**keywords, shape: _laid_out(tuple(keywords[shape]), layout, shape)}
     if op == "max_pool":
         values, winners = function(*arrays, return_winners=True, **given)
         return result(values, layout), result(winners, layout)
@@ -89,7 +84,7 @@ def output_shape(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str
             return tuple(keywords[name])
     x = tensors[0]
     window, out = (tensors[1].shape[2:], tensors[1].shape[0]) if op == "conv" else (keywords["window"], x.shape[1])
-    if all(isinstance(size, int) for size in x.shape[2:]):
+    if all(isinstance(size, int) for size in (*x.shape[2:], *window)):
         made = Window.make(
             tuple(x.shape[2:]), tuple(window), keywords["stride"], keywords["dilation"], keywords["padding"], keywords["rounding"]
         )

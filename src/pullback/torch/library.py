@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from pullback.torch import kernels
-from pullback.torch.kernels import RULES, keywords_of, pairs
+from pullback.torch.kernels import KEYWORDS, RULES, pairs
 
 NAMESPACE = "pullback"
 _KINDS = {
@@ -21,20 +21,20 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 
 def _schema(op: str) -> str:
     arguments = [f"Tensor {name}" for name in RULES[op].arrays]
-    arguments += [f"{_KINDS[name]} {name}" for name in keywords_of(op)]
+    arguments += [f"{_KINDS[name]} {name}" for name in KEYWORDS[op]]
     return f"{op}({', '.join(arguments)}) -> {'(Tensor, Tensor)' if op == 'max_pool' else 'Tensor'}"
 
 
 def call(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
     """Call a registered op; padding pairs become a flat list, as schemas have no pairs."""
-    given = [[side for pair in keywords[n] for side in pair] if n == "padding" else keywords[n] for n in keywords_of(op)]
+    given = [[side for pair in keywords[n] for side in pair] if n == "padding" else keywords[n] for n in KEYWORDS[op]]
     return getattr(torch.ops.pullback, op).default(*tensors, *given)
 
 
 def _taken_apart(op: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
     """(tensors, keywords) of a call as PyTorch passes it on."""
     count = len(RULES[op].arrays)
-    keywords = dict(zip(keywords_of(op), arguments[count:], strict=True))
+    keywords = dict(zip(KEYWORDS[op], arguments[count:], strict=True))
     keywords["padding"] = pairs(keywords["padding"])
     for name, value in keywords.items():
         if isinstance(value, list):
@@ -63,34 +63,43 @@ def _setup_context(op: str, ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
 def _backward(op: str, ctx: Any, g: torch.Tensor, *_: Any) -> tuple[Any, ...]:
     from pullback.torch.autograd import OPS, gradients
 
-    return (*gradients(ctx, g, OPS), *(None,) * len(keywords_of(op)))
+    return (*gradients(ctx, g, OPS), *(None,) * len(KEYWORDS[op]))
 
 
-def _vmap(op: str, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-    """Batches of images are one larger batch; where a filter or its gradient is batched, one call for each."""
-    tensors, keywords = _taken_apart(op, arguments)
-    names, dims, size = RULES[op].arrays, in_dims[: len(RULES[op].arrays)], info.batch_size
-    moved = [tensor if dim is None else tensor.movedim(dim, 0) for tensor, dim in zip(tensors, dims, strict=True)]
-    filter_batched = any(name == "filter" and dim is not None for name, dim in zip(names, dims, strict=True))
+def batched(
+    function: Callable[..., Any], op: str, size: int, in_dims: Sequence[Any], tensors: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """An op over a further axis of some tensors, and where that axis lies in the results.
+
+    Batches of images are one larger batch; where a filter or its gradient is batched, one call for each.
+    """
+    names = RULES[op].arrays
+    moved = [tensor if dim is None else tensor.movedim(dim, 0) for tensor, dim in zip(tensors, in_dims, strict=True)]
+    filter_batched = any(name == "filter" and dim is not None for name, dim in zip(names, in_dims, strict=True))
     if op == "conv_grad_filter" or filter_batched:
-        parts = [
-            call(op, [t if dim is None else t[i] for t, dim in zip(moved, dims, strict=True)], keywords) for i in range(size)
-        ]
-        return torch.stack(parts), 0
+        chosen = [[t if dim is None else t[i] for t, dim in zip(moved, in_dims, strict=True)] for i in range(size)]
+        return torch.stack([function(*one, **keywords) for one in chosen]), 0
     folded = []
-    for name, tensor, dim in zip(names, moved, dims, strict=True):
-        if name == "filter":
-            folded.append(tensor)
-        else:
-            whole = tensor.expand(size, *tensor.shape) if dim is None else tensor
-            folded.append(whole.flatten(0, 1))
-    if "input_shape" in keywords:
-        n, *rest = keywords["input_shape"]
-        keywords["input_shape"] = (n * size, *rest)
-    found = call(op, folded, keywords)
+    for name, tensor, dim in zip(names, moved, in_dims, strict=True):
+        whole = tensor.expand(size, *tensor.shape) if dim is None and name != "filter" else tensor
+        folded.append(whole if name == "filter" else whole.flatten(0, 1))
+    given = dict(keywords)
+    if "input_shape" in given:
+        n, *rest = given["input_shape"]
+        given["input_shape"] = (n * size, *rest)
+    found = function(*folded, **given)
     if op == "max_pool":
         return tuple(part.unflatten(0, (size, -1)) for part in found), (0, 0)
     return found.unflatten(0, (size, -1)), 0
+
+
+def _vmap(op: str, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    tensors, keywords = _taken_apart(op, arguments)
+
+    def again(*given: Any, **keywords: Any) -> Any:
+        return call(op, given, keywords)
+
+    return batched(again, op, info.batch_size, in_dims[: len(tensors)], tensors, keywords)
 
 
 for _op in RULES:
