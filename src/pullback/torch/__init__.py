@@ -8,8 +8,9 @@ try:
 except ImportError as error:
     raise ImportError("pullback.torch needs PyTorch: pip install 'pullback[torch]'") from error
 
-from pullback.torch import functional
+from pullback.torch import functional, modules
+from pullback.torch.swap import Layer, Report, accelerate, explain, restore
 
-__all__ = ["functional"]
+__all__ = ["Layer", "Report", "accelerate", "explain", "functional", "modules", "restore"]
 
 del _torch
