@@ -1,7 +1,7 @@
 """In which order a filter lies in memory: the kernels read three orders in place, whatever the layout of the problem.
 
-TAPS_FIRST: (*taps, in, out), as channels_last has it. TAPS_LAST: (out, in, *taps), as channels_first has it. IN_LAST: (out, *taps, in),
-as PyTorch keeps the weights of a model in its channels_last memory format.
+TAPS_FIRST: (*taps, in, out), as channels_last has it. TAPS_LAST: (out, in, *taps), as channels_first has it.
+IN_LAST: (out, *taps, in), as PyTorch keeps the weights of a model in its channels_last memory format.
 """
 
 from __future__ import annotations

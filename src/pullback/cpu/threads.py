@@ -190,6 +190,7 @@ class Pool:
 
 _pool: Pool | None = None
 _team: Any = None  # other threads to run on (team.py), where another library has its own
+_most: Callable[[], int] | None = None  # how many at most, by that library's settings
 _pool_lock = threading.Lock()
 _own = threading.local()
 
@@ -215,9 +216,12 @@ def pool() -> Pool:
 
 
 def use_team(team: Any) -> None:
-    """Run jobs on these threads (a Team, or None for our own pool) where they are as many as are asked for."""
-    global _team
-    _team = team
+    """Run jobs on these threads (a Team), and never on more than its size says; None: on our own pool again.
+
+    A forked child has its own pool, of that size: OpenMP does not survive a fork.
+    """
+    global _team, _most
+    _team, _most = team, None if team is None else team.size
 
 
 @atexit.register
@@ -237,8 +241,10 @@ def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -
 def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
     """Run pieces 0 .. pieces-1 of a kernel, on the threads in force unless the job is small or the pool is taken."""
     count = min(get_num_threads(), pieces) if parallel else 1
+    if count > 1 and _most is not None:
+        count = min(count, _most())
     if count > 1:
-        workers = _team if _team is not None and count <= _team.size() else pool()
+        workers = _team or pool()
         if workers.busy.acquire(blocking=False):
             try:
                 workers.run(function, arguments, pieces, scratch_bytes, count)

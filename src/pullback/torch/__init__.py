@@ -10,7 +10,9 @@ except ImportError as error:
 
 from pullback.torch import functional, modules
 from pullback.torch.swap import Layer, Report, accelerate, explain, restore
+from pullback.torch.threads import share_threads
 
-__all__ = ["Layer", "Report", "accelerate", "explain", "functional", "modules", "restore"]
+__all__ = ["Layer", "Report", "accelerate", "explain", "functional", "modules", "restore", "share_threads"]
 
+share_threads()
 del _torch

@@ -88,7 +88,7 @@ class _Transformable(_Differentiable):
     """The same, in the form that torch.func and forward-mode derivatives ask for, which costs more."""
 
     @staticmethod
-    def forward(op: str, keywords: Mapping[str, Any], *tensors: torch.Tensor) -> Any:
+    def forward(op: str, keywords: Mapping[str, Any], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
         return call(op, *tensors, **keywords)
 
     @staticmethod

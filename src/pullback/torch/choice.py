@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import torch
 
-from pullback.torch.arrays import LAST, layout_of
-
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = 100_000  # elements of a pooled input, likewise
 
@@ -33,10 +31,14 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
         return "under autocast PyTorch uses instructions of the CPU's that ours do without"
     if weight.dtype != input.dtype or weight.device != input.device:
         return "input and weight differ in dtype or device"
-    if outputs * weight.numel() // groups < SMALL_WORK:
+    if outputs * weight.numel() < SMALL_WORK:
         return "it is so small that the call would cost more than it saves"
-    if all(size == 1 for size in weight.shape[2:]) and groups == 1 and layout_of(input, weight) == LAST:
-        return "PyTorch's 1x1 convolutions in channels_last are a plain matrix product, as fast as ours"
+    if input.dtype is torch.float64:
+        return None  # PyTorch has no fast kernels for it
+    if math.prod(weight.shape[2:]) == 1 and groups == 1:
+        return "a 1x1 convolution is a plain matrix product, where PyTorch is as fast"
+    if weight.shape[1] == 1 and groups > 1:
+        return "PyTorch is faster at most depthwise convolutions; tune=True finds the others"
     return None
 
 
@@ -49,4 +51,5 @@ def pool_reason(input: torch.Tensor) -> str | None:
 
 def conv_outputs(input: torch.Tensor, stride: Sequence[int], rank: int) -> int:
     """About as many cells as the result of a padded convolution has."""
-    return math.prod(input.shape[-rank:]) // math.prod(stride) * (input.shape[0] if input.dim() == rank + 2 else 1)
+    cells: int = math.prod(input.shape[-rank:]) // math.prod(stride) * (input.shape[0] if input.dim() == rank + 2 else 1)
+    return cells

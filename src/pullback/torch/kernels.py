@@ -86,7 +86,12 @@ def output_shape(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str
     window, out = (tensors[1].shape[2:], tensors[1].shape[0]) if op == "conv" else (keywords["window"], x.shape[1])
     if all(isinstance(size, int) for size in (*x.shape[2:], *window)):
         made = Window.make(
-            tuple(x.shape[2:]), tuple(window), keywords["stride"], keywords["dilation"], keywords["padding"], keywords["rounding"]
+            tuple(x.shape[2:]),
+            tuple(window),
+            keywords["stride"],
+            keywords["dilation"],
+            keywords["padding"],
+            keywords["rounding"],
         )
         return (x.shape[0], out, *made.output_size)
     sizes = []
@@ -110,5 +115,3 @@ def fake(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) 
     if op == "max_pool":
         return made, empty_like_result(tensors[0], shape, layout, winner_dtype(keywords["window"]))
     return made
-
-

@@ -67,7 +67,12 @@ def _backward(op: str, ctx: Any, g: torch.Tensor, *_: Any) -> tuple[Any, ...]:
 
 
 def batched(
-    function: Callable[..., Any], op: str, size: int, in_dims: Sequence[Any], tensors: Sequence[Any], keywords: Mapping[str, Any]
+    function: Callable[..., Any],
+    op: str,
+    size: int,
+    in_dims: Sequence[Any],
+    tensors: Sequence[Any],
+    keywords: Mapping[str, Any],
 ) -> tuple[Any, Any]:
     """An op over a further axis of some tensors, and where that axis lies in the results.
 

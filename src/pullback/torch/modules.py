@@ -12,14 +12,8 @@ import torch
 from torch import nn
 
 from pullback.torch import functional
-from pullback.torch.arrays import layout_of
 from pullback.torch.choice import conv_outputs, conv_reason, pool_reason, unsuitable
-
-CHOICES = "pullback_choices"  # attribute of a tuned layer: (shape, layout) of an input -> whether ours is faster
-
-
-def input_key(input: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    return tuple(input.shape), layout_of(input)
+from pullback.torch.tuning import CHOICES, is_faster
 
 
 class Accelerated:
@@ -34,9 +28,8 @@ class Accelerated:
         refused = unsuitable(input)
         if refused is not None:
             return refused
-        choices: dict[Any, bool] | None = self.__dict__.get(CHOICES)
-        if choices:
-            faster = choices.get(input_key(input))
+        if CHOICES in self.__dict__ and not torch.is_autocast_enabled("cpu"):
+            faster = is_faster(self, input)
             if faster is not None:
                 return None if faster else "it was measured to be faster"
         return self.reason(input)
@@ -51,7 +44,8 @@ class _Conv(Accelerated):
 
     def _conv_forward(self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.left_to_torch(input) is not None:
-            result: torch.Tensor = super()._conv_forward(input, weight, bias)
+            theirs: Any = super()
+            result: torch.Tensor = theirs._conv_forward(input, weight, bias)
             return result
         conv = CONVS[len(self.kernel_size)]
         return conv(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
@@ -63,7 +57,8 @@ class _ConvTranspose(Accelerated):
 
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         if self.left_to_torch(input) is not None:
-            result: torch.Tensor = super().forward(input, output_size)
+            theirs: Any = super()
+            result: torch.Tensor = theirs.forward(input, output_size)
             return result
         rank = len(self.kernel_size)
         extra = self._output_padding(
@@ -83,7 +78,8 @@ class _Pool(Accelerated):
 
     def forward(self: Any, input: torch.Tensor) -> Any:
         if self.left_to_torch(input) is not None:
-            return super().forward(input)
+            theirs: Any = super()
+            return theirs.forward(input)
         return self._pool(input)
 
 

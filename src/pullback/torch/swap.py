@@ -10,28 +10,25 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from pullback.torch.modules import BACK, CHOICES, SWAPS, Accelerated
-from pullback.torch.tuning import measured
+from pullback.torch.modules import BACK, SWAPS, Accelerated
+from pullback.torch.tuning import CHOICES
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def accelerate(model: Model, example_input: Any = None, *, tune: bool = False) -> Model:
+def accelerate(model: Model, *, tune: bool = False) -> Model:
     """Turn a model's convolutions and poolings into ours, in place; the model is returned.
 
     Parameters, state_dict, hooks and the modules themselves stay the same. Only layers of exactly PyTorch's classes are taken, so
-    quantized, lazy, parametrized ones and subclasses are left alone. With `tune`, both kinds of kernels are timed for every layer
-    on inputs as `example_input` (a tensor, or a tuple of arguments) makes them, and the faster is kept for that shape.
+    quantized, lazy, parametrized ones and subclasses are left alone. Each call decides by rules where our kernels are expected to
+    win. With `tune`, the first call of a layer with a new shape times both, gradients included, and keeps the faster.
     """
-    if tune and example_input is None:
-        raise ValueError("accelerate: tune=True needs an example_input, a batch as the model will see it")
     for module in model.modules():
         ours = SWAPS.get(type(module))
         if ours is not None:
             module.__class__ = ours
-    if tune:
-        for module, input in _inputs(model, example_input):
-            measured(module, input)
+        if tune and isinstance(module, Accelerated):
+            module.__dict__.setdefault(CHOICES, {})
     return model
 
 
@@ -73,27 +70,30 @@ def explain(model: nn.Module, example_input: Any) -> Report:
     """Which layers of a model run on our kernels for this input, and why others do not; nothing is changed."""
     names = {module: name for name, module in model.named_modules()}
     layers = []
-    for module, input in _inputs(model, example_input, (*SWAPS, *BACK)):
+    for module, given in _inputs(model, example_input):
         if isinstance(module, Accelerated):
-            reason = module.left_to_torch(input)
+            reason = module.left_to_torch(given)
         elif type(module) in SWAPS:
             reason = "the model is not accelerated"
         else:
             reason = f"{type(module).__name__} is a class of its own"
-        layers.append(Layer(names[module], type(module).__name__, tuple(input.shape), reason))
+        layers.append(Layer(names[module], type(module).__name__, tuple(given.shape), reason))
     return Report(tuple(layers))
 
 
-def _inputs(
-    model: nn.Module, example_input: Any, kinds: tuple[type[nn.Module], ...] = (Accelerated,)  # type: ignore[assignment]
-) -> list[tuple[nn.Module, torch.Tensor]]:
-    """The layers of these kinds that a call of the model reaches, each with its input; the model's state stays as it was."""
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """All convolutions and poolings, swapped or not."""
+    return [module for module in model.modules() if isinstance(module, tuple(SWAPS))]
+
+
+def _inputs(model: nn.Module, example_input: Any) -> list[tuple[nn.Module, torch.Tensor]]:
+    """The convolutions and poolings that a call of the model reaches, each with its input; the model's state stays as it was."""
     seen: list[tuple[nn.Module, torch.Tensor]] = []
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         seen.append((module, arguments[0].detach().requires_grad_(arguments[0].requires_grad)))
 
-    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, kinds)]
+    hooks = [module.register_forward_pre_hook(note) for module in _layers(model)]
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
     try:
         with _evaluating(model), torch.enable_grad():
@@ -114,5 +114,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-

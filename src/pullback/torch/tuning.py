@@ -1,4 +1,4 @@
-"""Timing a layer on our kernels and on PyTorch's, with its gradients, and keeping the faster for the shape of its input."""
+"""Timing a layer on our kernels and on PyTorch's, with its gradients, when it first meets a shape; the faster is kept for it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,52 @@ from typing import Any
 import torch
 from torch import nn
 
-from pullback.torch.modules import BACK, CHOICES, input_key
+from pullback.torch.arrays import layout_of
+from pullback.torch.autograd import is_plain
 
-ROUNDS, LEAST_SECONDS = 5, 0.02
+CHOICES = "pullback_choices"  # attribute of a layer to be tuned: what an input is like -> whether ours is faster
+ROUNDS, LEAST_SECONDS = 3, 0.01
 MARGIN = 0.97  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
 
 
-def measured(module: nn.Module, input: torch.Tensor) -> None:
-    """Time a swapped layer both ways on such an input, and write the choice into the layer."""
-    choices: dict[Any, bool] = module.__dict__.setdefault(CHOICES, {})
-    key = input_key(input)
-    if key in choices:
-        return
-    ours, theirs = type(module), BACK[type(module)]
-    times: dict[type[nn.Module], float] = {}
-    choices[key] = True
-    try:
-        steps = {kind: _step(module, kind, input) for kind in (ours, theirs)}
-        for step in steps.values():
-            step()
-        for _ in range(ROUNDS):
-            for kind, step in steps.items():
-                times[kind] = min(times.get(kind, float("inf")), _seconds(step))
-    finally:
-        module.__class__ = ours
-        choices.pop(key)
-    choices[key] = times[ours] <= MARGIN * times[theirs]
+def is_faster(module: Any, input: torch.Tensor) -> bool | None:
+    """Whether our kernels are the faster ones for this input, measured the first time; None where nothing can be measured."""
+    trained = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in module.parameters()))
+    key = (tuple(input.shape), layout_of(input), input.dtype, trained, input.requires_grad)
+    choices: dict[Any, bool] = module.__dict__[CHOICES]
+    known = choices.get(key)
+    if known is None and is_plain((input,)):
+        choices[key] = True  # what the layer asks while it is timed
+        try:
+            choices[key] = known = _measure(module, input, trained)
+        finally:
+            if known is None:
+                del choices[key]
+    return known
 
 
-def _step(module: nn.Module, kind: type[nn.Module], input: torch.Tensor) -> Callable[[], None]:
-    """One call of the layer as this kind, with the gradients that training would ask for."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
+def _measure(module: nn.Module, input: torch.Tensor, trained: bool) -> bool:
+    """Time a layer both ways on such an input. Hooks are not run: `forward` is called as it is."""
+    ours = type(module)
+    theirs = next(kind for kind in ours.__mro__ if kind.__module__.startswith("torch.nn"))
+    given = input.detach().requires_grad_(input.requires_grad)
+    inputs = [t for t in (given, *module.parameters()) if t.requires_grad]
+    times = {ours: float("inf"), theirs: float("inf")}
 
     def step() -> None:
-        module.__class__ = kind
-        found = module(input)
+        found: Any = module.forward(given)
         y = found[0] if isinstance(found, tuple) else found
-        if y.requires_grad:
-            torch.autograd.grad(y, [t for t in (input, *parameters) if t.requires_grad], torch.ones_like(y))
+        if trained:
+            torch.autograd.grad(y, inputs, torch.ones_like(y))
 
-    return step
+    try:
+        for _ in range(ROUNDS):
+            for kind in times:
+                module.__class__ = kind
+                times[kind] = min(times[kind], _seconds(step))
+    finally:
+        module.__class__ = ours
+    return times[ours] <= MARGIN * times[theirs]
 
 
 def _seconds(step: Callable[[], None]) -> float:
