@@ -29,7 +29,7 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
         or torch._C._get_tracing_state() is not None
     ):
         return False
-    return all(type(tensor) in _PLAIN for tensor in tensors)
+    return all(type(tensor) in _PLAIN and tensor.is_cpu for tensor in tensors)
 
 
 @cache
