@@ -1,9 +1,10 @@
 """Training on several processes or machines with PyTorch's DistributedDataParallel, the model accelerated.
 
     torchrun --nproc-per-node 2 examples/ddp_torch.py
-    torchrun --nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 examples/ddp_torch.py   # on each of 4 hosts
+    torchrun --nnodes 4 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 examples/ddp_torch.py
 
-Every process gets its share of the cores and of each batch; gradients are averaged over all of them (gloo, over TCP).
+The first on one machine, the second on each of four, HOST being one of them. Every process gets its share of
+the cores and of each batch; gradients are averaged over all of them (gloo, over TCP).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_explain() -> None:
     )
     net.append(nn.Conv2d(64, 2, 3))
     before = copy.deepcopy(net.state_dict())
-    report = pt.explain(net, torch.randn(2, 32, 40, 40))
+    report = pt.explain(net, torch.randn(8, 32, 40, 40))
     told = [layer.reason for layer in report.layers]
     assert told[0] is None
     assert "1x1" in str(told[1])

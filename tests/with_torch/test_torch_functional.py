@@ -14,6 +14,7 @@ from pullback.torch import functional as ours
 
 pytestmark = pytest.mark.torch
 
+# The rows are arguments of the tests below, in their order.
 SIZES, WINDOW = {1: (13,), 2: (9, 7), 3: (5, 6, 4)}, (3, 2, 3)
 CONVS = (
     (1, 0, 1, 1),
@@ -21,19 +22,19 @@ CONVS = (
     (1, "same", 2, 1),
     (3, (2, 1, 0), 1, 4),
     (1, "valid", 1, 2),
-)  # stride, padding, dilation, groups
+)
 TRANSPOSED = (
     (1, 0, 0, 1, 1),
     (2, 1, 1, 2, 1),
     (3, 1, 2, 1, 1),
     (1, 0, 1, 1, 2),
-)  # stride, padding, output_padding, groups, dilation
+)
 POOLS = (
     (2, None, 0, 1, False),
     (3, 2, 1, 1, True),
     (3, 2, 1, 2, True),
     (2, 3, 1, 1, True),
-)  # window, stride, padding, dilation, ceil
+)
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 EACH = pytest.mark.parametrize(("rank", "last"), [(1, False), (2, False), (2, True), (3, False), (3, True)])
 
@@ -59,22 +60,18 @@ def assert_same(mine: Callable[..., Any], other: Callable[..., Any], *inputs: to
 def test_conv(rank: int, last: bool, stride: int, padding: Any, dilation: int, groups: int) -> None:
     x, w, b = tensor(2, 4, *SIZES[rank], last=last), tensor(8, 4 // groups, *WINDOW[:rank], last=last), tensor(8)
     pads = padding[:rank] if isinstance(padding, tuple) else padding
-    mine, other = (
-        lambda x, w, b, f=getattr(module, f"conv{rank}d"): f(x, w, b, stride, pads, dilation, groups)
-        for module in (ours, theirs)
-    )
-    assert_same(mine, other, x, w, b, last=last)
+    mine, other = (getattr(module, f"conv{rank}d") for module in (ours, theirs))
+    arguments = (stride, pads, dilation, groups)
+    assert_same(lambda *given: mine(*given, *arguments), lambda *given: other(*given, *arguments), x, w, b, last=last)
 
 
 @EACH
 @pytest.mark.parametrize(("stride", "padding", "extra", "groups", "dilation"), TRANSPOSED)
 def test_conv_transpose(rank: int, last: bool, stride: int, padding: int, extra: int, groups: int, dilation: int) -> None:
     x, w, b = tensor(2, 4, *SIZES[rank], last=last), tensor(4, 6 // groups, *WINDOW[:rank], last=last), tensor(6)
-    mine, other = (
-        lambda x, w, b, f=getattr(module, f"conv_transpose{rank}d"): f(x, w, b, stride, padding, extra, groups, dilation)
-        for module in (ours, theirs)
-    )
-    assert_same(mine, other, x, w, b, last=last)
+    mine, other = (getattr(module, f"conv_transpose{rank}d") for module in (ours, theirs))
+    arguments = (stride, padding, extra, groups, dilation)
+    assert_same(lambda *given: mine(*given, *arguments), lambda *given: other(*given, *arguments), x, w, b, last=last)
 
 
 @EACH
@@ -92,7 +89,8 @@ def test_pools(rank: int, last: bool, window: int, stride: int | None, padding: 
 
 
 CHECKED = {
-    "conv": (lambda x, w, b: ours.conv2d(x, w, b, 2, 1, 1, 2), lambda last: (tensor(1, 4, 5, 4, last=last), tensor(4, 2, 3, 2), tensor(4))),
+    "conv": (lambda x, w, b: ours.conv2d(x, w, b, 2, 1, 1, 2),
+        lambda last: (tensor(1, 4, 5, 4, last=last), tensor(4, 2, 3, 2), tensor(4))),
     "conv_transpose": (lambda x, w: ours.conv_transpose1d(x, w, None, 2, 1, 1), lambda _: (tensor(2, 3, 4), tensor(3, 2, 3))),
     "conv3d": (lambda x, w: ours.conv3d(x, w, None, 1, 1), lambda last: (tensor(1, 2, 3, 2, 3, last=last), tensor(2, 2, 2, 3, 2))),
     "max_pool": (lambda x: ours.max_pool2d(x, 3, 2, 1), lambda last: (tensor(1, 2, 5, 6, last=last),)),
@@ -120,7 +118,8 @@ def test_registered_ops(layout: str) -> None:
     calls: dict[str, tuple[Any, ...]] = {
         "conv": (x, w, *conv), "conv_grad_input": (y, w, size, *conv), "conv_grad_filter": (y, x, list(w.shape), *conv),
         "max_pool": (x, *pool), "max_pool_grad_from_winners": (pooled, winners, size, *pool),
-        "max_pool_jvp_from_winners": (x, winners, *pool), "avg_pool": (x, *pool, True), "avg_pool_grad": (pooled, size, *pool, True),
+        "max_pool_jvp_from_winners": (x, winners, *pool), "avg_pool": (x, *pool, True),
+        "avg_pool_grad": (pooled, size, *pool, True),
     }  # fmt: skip
     for name, arguments in calls.items():
         torch.library.opcheck(getattr(torch.ops.pullback, name).default, arguments)
