@@ -40,7 +40,9 @@ def vgg11(classes: int = 10) -> nn.Module:
     channels = 3
     for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
         if width:
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            conv = nn.Conv2d(channels, width, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight)  # without it, and without normalisation, hardly anything comes through
+            layers += [conv, nn.ReLU()]
             channels = width
         else:
             layers.append(nn.MaxPool2d(2))
