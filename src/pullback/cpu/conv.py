@@ -11,6 +11,7 @@ from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
+from pullback.cpu.filter_memory import FilterOrder, in_known_order
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
 from pullback.reference import conv as reference
@@ -24,10 +25,10 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def run_sweep(make_plan: Callable[[Problem], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
+def run_sweep(make_plan: Callable[[Problem, FilterOrder], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
     """conv (source is x) or conv_grad_input (source is dy)."""
-    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
-    plan = make_plan(problem)
+    source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
+    plan = make_plan(problem, order)
     forward = problem.op == "conv"
     target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)

@@ -22,6 +22,7 @@ from pullback.cpu.conv_common import (
     work_of,
 )
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
+from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
 from pullback.problem import Problem
@@ -75,7 +76,7 @@ def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def cells_plan(problem: Problem) -> ConvPlan:
+def cells_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)
     d, h, w = sweep.axes
@@ -118,4 +119,4 @@ def cells_plan(problem: Problem) -> ConvPlan:
     last = problem.layout == "channels_last"
     compiled = code(Variant("conv_cells", "sweep", problem.dtype.name, (("first", not last),)))
     swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
-    return ConvPlan(pack_plan(problem, sweep, places, terms), swept, sweep.groups * given["n_padded"] * terms * wide)
+    return ConvPlan(pack_plan(problem, sweep, places, terms, order), swept, sweep.groups * given["n_padded"] * terms * wide)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.conv_sweep import Sweep
+from pullback.cpu.filter_memory import TAPS_LAST, FilterOrder, filter_steps
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.problem import Problem
@@ -60,26 +61,21 @@ def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int
     return rows, total, starts
 
 
-def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int) -> Plan:
-    """The job that packs the filter, whose axes lie as the layout and the op have them."""
+def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder) -> Plan:
+    """The job that packs a filter that lies in memory in this order."""
     size, v = problem.dtype.itemsize, lanes_of(problem)
-    taps = problem.window.tap_count
-    per_group_in, per_group_out = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+    taps, summed = problem.window.tap_count, sweep.source_channels
     n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
-    forward = problem.op == "conv"
-    if problem.layout == "channels_last":
-        group = per_group_out
-        if forward:
-            runs, run, length, n_step, place = taps * per_group_in, problem.channels_out, 0, 1, rows
-        else:
-            runs, run, length, n_step = taps, per_group_in * problem.channels_out, per_group_out, problem.channels_out
-            place = rows
+    tap_step, in_step, out_step, group = filter_steps(problem, order)
+    step, n_step = (in_step, out_step) if problem.op == "conv" else (out_step, in_step)
+    if n_step == 1:  # each run is one term of all produced channels
+        runs, length = taps * summed, 0
+        run = step if taps == 1 else tap_step if summed == 1 else min(tap_step, step)
+        place = rows if tap_step > step else rows.T
+    elif order == TAPS_LAST:
+        runs, run, length, place = (1, 0, summed * taps, rows.T) if step == taps else (summed, step, taps, rows.T)
     else:
-        group = per_group_out * per_group_in * taps
-        if forward:
-            runs, run, length, n_step, place = 1, 0, per_group_in * taps, per_group_in * taps, rows.T
-        else:
-            runs, run, length, n_step, place = per_group_out, per_group_in * taps, 0 if taps == 1 else taps, taps, rows.T
+        runs, run, length, place = taps, tap_step, summed, rows
     blocks = -(-n_padded // (2 * v))
     given = {
         "filter": None, "packed": None, "faults": None, "check": int(sweep.is_padded), "blocks": blocks, "block": 2 * v,

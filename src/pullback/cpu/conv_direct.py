@@ -24,6 +24,7 @@ from pullback.cpu.conv_common import (
     work_of,
 )
 from pullback.cpu.conv_sweep import Sweep, sweep_of
+from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
 from pullback.problem import Problem
@@ -129,7 +130,7 @@ def _phase_tables(
 
 
 @lru_cache(maxsize=1024)
-def direct_plan(problem: Problem) -> ConvPlan:
+def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
@@ -188,4 +189,4 @@ def direct_plan(problem: Problem) -> ConvPlan:
         compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given, tuple(tables)
     )  # fmt: skip
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
-    return ConvPlan(pack_plan(problem, sweep, rows, terms), swept, packed_bytes)
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order), swept, packed_bytes)

@@ -94,7 +94,7 @@ class _Room:
         self.address = -(-self._memory.ctypes.data // LINE) * LINE
 
 
-class _Desk:
+class Desk:
     """A job block, working memory, and the native leader that opens the job and returns when nobody works on it any more.
 
     From the first instruction of a job to its last the caller is in native code, so no signal handler or exception can free the
@@ -118,13 +118,21 @@ class _Desk:
         """Open and close a job without pieces, so that sleeping workers look at the job block."""
         self.lead(0, 0, 0, 0, 1 + MOST_WORKERS)
 
-    def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
-        """Run a job with room for `seats` threads, this one included."""
+    def fill(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> _Room:
+        """Write down a job with room for `seats` threads, the caller included.
+
+        The caller holds on to their working memory: release_scratch may take it from the desk at any time.
+        """
         stride = -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
-        room = self._room  # held here too: release_scratch may take it from the desk at any time
+        room = self._room
         if room.size < stride * seats:
             room = self._room = _Room(stride * seats)
         _put_job(self._job_words, 8 * SEATS, seats - 1, 0, pieces, function, arguments, room.address, stride)
+        return room
+
+    def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
+        """Run a job with room for `seats` threads, this one included."""
+        room = self.fill(function, arguments, pieces, scratch_bytes, seats)  # noqa: F841 (held until the job is done)
         self._lead()
 
 
@@ -134,7 +142,7 @@ class Pool:
     def __init__(self) -> None:
         self.busy = threading.Lock()
         self.workers: list[threading.Thread] = []
-        self._desk = _Desk()
+        self._desk = Desk()
         self._wake = threading.Condition()
         self._sleeping = 0
         self._stop = False
@@ -202,15 +210,17 @@ class Pool:
 
 
 _pool: Pool | None = None
+_team: Any = None  # other threads to run on (team.py), where another library has its own
+_most: Callable[[], int] | None = None  # how many at most, by that library's settings
 _pool_lock = threading.Lock()
 _own = threading.local()
-_desks: weakref.WeakValueDictionary[int, _Desk] = weakref.WeakValueDictionary()  # by id: the pool's and those of other callers
+_desks: weakref.WeakValueDictionary[int, Desk] = weakref.WeakValueDictionary()  # by id: the pool's and those of other callers
 
 
 def _forget_pool() -> None:
     """In a forked child: the workers stayed behind."""
-    global _pool, _pool_lock, _own
-    _pool, _pool_lock, _own = None, threading.Lock(), threading.local()
+    global _pool, _team, _pool_lock, _own
+    _pool, _team, _pool_lock, _own = None, None, threading.Lock(), threading.local()
 
 
 if hasattr(os, "register_at_fork"):
@@ -225,6 +235,15 @@ def pool() -> Pool:
             if _pool is None:
                 _pool = Pool()
     return _pool
+
+
+def use_team(team: Any) -> None:
+    """Run jobs on these threads (a Team), and never on more than its size says; None: on our own pool again.
+
+    A forked child has its own pool, of that size: OpenMP does not survive a fork.
+    """
+    global _team, _most
+    _team, _most = team, None if team is None else team.size
 
 
 @atexit.register
@@ -242,7 +261,7 @@ def release_scratch() -> int:
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread, at a desk of its own; a call from inside another one (a signal handler) gets another desk."""
     mine: dict[str, Any] = _own.__dict__
-    desk = mine.pop("desk", None) or _Desk()
+    desk = mine.pop("desk", None) or Desk()
     desk.lead(function, arguments, pieces, scratch_bytes, 1)
     mine["desk"] = desk
 
@@ -250,8 +269,10 @@ def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -
 def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
     """Run pieces 0 .. pieces-1 of a kernel, on the threads in force unless the job is small or the pool is taken."""
     count = min(get_num_threads(), pieces) if parallel else 1
+    if count > 1 and _most is not None:
+        count = min(count, _most())
     if count > 1:
-        workers = pool()
+        workers = _team or pool()
         if workers.busy.acquire(blocking=False):
             try:
                 workers.run(function, arguments, pieces, scratch_bytes, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pullback.cpu.addresses import address_of
+from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.memory import new_array
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
@@ -51,8 +52,8 @@ def _otherwise(problem: Problem, *arrays: Array) -> Array:
 
 
 def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> Array:
-    source, weights = np.ascontiguousarray(source), np.ascontiguousarray(filter)
-    plans = convolve_plans(problem, flipped)
+    source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
+    plans = convolve_plans(problem, flipped, order)
     target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
     if plans.leaves_cells:
         target.fill(0)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pullback.cpu.compiler import code
+from pullback.cpu.filter_memory import filter_steps, own_order
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.winograd_plans import (
     DEPTH_BLOCK,
     MOST_BYTES,
     evenly,
-    filter_steps,
     geometry,
     stage_bytes,
     tap_numbers,
@@ -94,7 +94,7 @@ def gradient_plans(problem: Problem) -> GradientPlans:
     table_start = offset_start + aligned(8 * cut.slots)
     zeros_start = table_start + aligned(8 * shape.numbers * (1 if problem.layout == "channels_last" else block))
     stage_start = zeros_start + aligned(max(max(cut.x_block, cut.dy_block) * shape.size, cell))
-    tap, c, m, group = filter_steps(problem)
+    tap, c, m, group = (step * problem.dtype.itemsize for step in filter_steps(problem, own_order(problem.layout)))
     table_of_taps = aligned(shape.numbers * cell)
     cells = table_of_taps + aligned(8 * shape.numbers)
     given = geometry(shape) | shape.source.arguments("x") | shape.target.arguments("dy") | {

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
+from pullback.cpu.filter_memory import TAPS_LAST, FilterOrder, filter_steps
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.winograd_shapes import TAPS, Axes, Shape, aligned, axes_of, register_tile, shape_of
@@ -66,32 +67,27 @@ def tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np
     return np.ascontiguousarray(stretches.transpose(0, 1, 3, 2, 4)).reshape(-1)
 
 
-def filter_steps(problem: Problem) -> tuple[int, int, int, int]:
-    """Bytes between taps, input channels, output channels and groups of the filter."""
-    item, taps = problem.dtype.itemsize, problem.window.tap_count
-    c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    if problem.layout == "channels_last":
-        return c * problem.channels_out * item, problem.channels_out * item, item, m * item
-    return item, taps * item, c * taps * item, m * c * taps * item
-
-
-def filter_plan(problem: Problem, shape: Shape, flipped: bool) -> Plan:
-    """The filter, transformed."""
+def filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrder) -> Plan:
+    """The filter, which lies in memory in this order, transformed."""
     axes = axes_of(problem.window)
     assert axes is not None
     packed, cell = packed_filter(shape), machine().vector_bytes
-    tap, c, m, group = filter_steps(problem)
+    item = problem.dtype.itemsize
+    tap, c, m, group = (step * item for step in filter_steps(problem, order))
+    summed_bytes, made_bytes = (m, c) if flipped else (c, m)
     chunks = -(-shape.summed // FILTER_CHUNK)
     stage = aligned(8 * TAPS**2)
     given = {
         "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
-        "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": m if flipped else c,
-        "made_bytes": c if flipped else m, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
+        "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": summed_bytes,
+        "made_bytes": made_bytes, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
         "panel": packed.panel,
         "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
     scratch = stage + (1 + problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
-    compiled = code(variant(problem, shape, "transform_filter", flipped=flipped))
+    # The kernel's own words: `first` for taps side by side, else `flipped` for summed channels side by side, not the made ones.
+    turned = flipped if order == TAPS_LAST else made_bytes != item
+    compiled = code(variant(problem, shape, "transform_filter", first=order == TAPS_LAST, flipped=turned))
     return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
 
 
@@ -188,10 +184,10 @@ class ConvolvePlans:
 
 
 @lru_cache(maxsize=1024)
-def convolve_plans(problem: Problem, flipped: bool) -> ConvolvePlans:
+def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
     return ConvolvePlans(
-        filter_plan(problem, shape, flipped), forward_plan(problem, shape), packed_filter(shape).total,
+        filter_plan(problem, shape, flipped, order), forward_plan(problem, shape), packed_filter(shape).total,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

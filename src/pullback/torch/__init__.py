@@ -1,0 +1,18 @@
+"""pullback for PyTorch: `functional` (as torch.nn.functional), and `accelerate(model)`, which swaps the layers of a model in place.
+
+Inside this package `import torch` is PyTorch.
+"""
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError("pullback.torch needs PyTorch: pip install 'pullback[torch]'") from error
+
+from pullback.torch import functional, modules
+from pullback.torch.swap import Layer, Report, accelerate, explain, restore
+from pullback.torch.threads import share_threads
+
+__all__ = ["Layer", "Report", "accelerate", "explain", "functional", "modules", "restore", "share_threads"]
+
+share_threads()
+del _torch

@@ -1,0 +1,112 @@
+"""Tensors as arrays and back without copying: channels_last memory formats as the layout channels_last, half types by their bits.
+
+A tensor's axes are always (N, C, *size), a weight's (out, in / groups, *window); `layout` says how activations lie in memory, and
+results come back lying the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from pullback.rules import Array
+
+FIRST, LAST = "channels_first", "channels_last"
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@cache
+def _bfloat16() -> Any:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("bfloat16 tensors need the package ml_dtypes: pip install 'pullback[bfloat16]'") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+@cache
+def to_last(rank: int) -> tuple[int, ...]:
+    """The axes that turn (N, C, *size) into (N, *size, C)."""
+    return (0, *range(2, rank), 1)
+
+
+@cache
+def from_last(rank: int) -> tuple[int, ...]:
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@cache
+def filter_to_last(rank: int) -> tuple[int, ...]:
+    """The axes that turn (out, in, *window) into (*window, in, out)."""
+    return (*range(2, rank), 1, 0)
+
+
+def layout_of(*tensors: torch.Tensor) -> str:
+    """channels_last where one of the tensors lies so and not also in plain order, as PyTorch's own convolutions choose."""
+    for tensor in tensors:
+        if tensor.is_contiguous() or tensor.dim() < 3:
+            continue
+        strides = tensor.stride()
+        if tensor.size(1) > 1 and strides[1] == 1 and all(step >= tensor.size(1) for step in strides[2:]):
+            return LAST
+    return FIRST
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """The tensor's memory as an array of the same shape."""
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype is torch.bfloat16:
+        half: Array = plain.view(torch.int16).numpy().view(_bfloat16())
+        return half
+    array: Array = plain.numpy()
+    return array
+
+
+def activation(tensor: torch.Tensor, layout: str) -> Array:
+    """x, dy or winners as the ops want them; copied only where it lies neither way."""
+    if layout == FIRST:
+        return as_array(tensor.contiguous())
+    axes = to_last(tensor.dim())
+    array = as_array(tensor).transpose(axes)
+    if array.flags.c_contiguous:
+        return array
+    return as_array(tensor.permute(axes).contiguous())  # PyTorch copies with several threads
+
+
+def filter_array(tensor: torch.Tensor, layout: str) -> Array:
+    """A weight as the layout's filter: a view, since the kernels read PyTorch's memory orders in place."""
+    array = as_array(tensor)
+    return array if layout == FIRST else array.transpose(filter_to_last(tensor.dim()))
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    if array.dtype.kind == "V":  # bfloat16
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def result(array: Array, layout: str) -> torch.Tensor:
+    """A tensor over an op's result."""
+    return _tensor(array if layout == FIRST else array.transpose(from_last(array.ndim)))
+
+
+def filter_result(array: Array, layout: str) -> torch.Tensor:
+    """A tensor over a filter's gradient; in channels_last it lies as PyTorch keeps weights in that format, (out, *window, in)."""
+    if layout == FIRST:
+        return _tensor(array)
+    *window, per_group, out = array.shape
+    turned = torch.empty((out, *window, per_group), dtype=_tensor(array[:0]).dtype)
+    turned.view(out, -1).copy_(_tensor(array.reshape(-1, out)).t())
+    return turned.permute(from_last(array.ndim))
+
+
+def empty_like_result(tensor: torch.Tensor, shape: Sequence[Any], layout: str, dtype: Any = None) -> torch.Tensor:
+    """What a result of this shape looks like, for tracing."""
+    if layout == FIRST:
+        return tensor.new_empty(tuple(shape), dtype=dtype)
+    axes = to_last(len(shape))
+    return tensor.new_empty([shape[axis] for axis in axes], dtype=dtype).permute(from_last(len(shape)))

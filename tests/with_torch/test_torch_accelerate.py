@@ -1,0 +1,159 @@
+"""accelerate, restore, explain and tuning: the same model with the same answers; and training it on two processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pullback.torch as pt
+from pullback.torch import choice, tuning
+
+pytestmark = pytest.mark.torch
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def model() -> nn.Sequential:
+    """One layer of every swapped kind of two axes, one of a kind that is not, and one with another padding mode."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding="same", groups=2),
+        nn.AvgPool2d(3, 1, 1), nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(4, 4, 3, padding_mode="circular", padding=1),
+        nn.AdaptiveAvgPool2d(1),
+    )  # fmt: skip
+
+
+X = torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers go to our kernels too, so that small tests reach them."""
+    monkeypatch.setattr(choice, "SMALL_WORK", 0)
+    monkeypatch.setattr(choice, "SMALL_POOL", 0)
+
+
+def outcome(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Result and all gradients."""
+    net.zero_grad()
+    y = net(x)
+    y.square().sum().backward()
+    return [y.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+@pytest.mark.parametrize("last", [False, True])
+def test_same_answers_and_back_again(last: bool) -> None:
+    plain, x = model(), X
+    if last:
+        plain, x = plain.to(memory_format=torch.channels_last), X.to(memory_format=torch.channels_last)
+    ours = copy.deepcopy(plain)
+    assert pt.accelerate(ours) is ours
+    assert [layer.reason for layer in pt.explain(ours, x).layers].count(None) == 5
+    torch.testing.assert_close(outcome(ours, x), outcome(plain, x), rtol=1e-4, atol=1e-4)
+    state = plain.state_dict()
+    assert list(ours.state_dict()) == list(state)
+    ours.load_state_dict(state)
+    assert all(isinstance(mine, type(theirs)) for mine, theirs in zip(ours, plain, strict=True))
+    pt.restore(ours)
+    assert [type(layer) for layer in ours] == [type(layer) for layer in plain]
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_pickled_copied_and_compiled() -> None:
+    ours = pt.accelerate(model())
+    expected = outcome(ours, X)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        other.load_state_dict(ours.state_dict())
+        torch.testing.assert_close(outcome(other.train(), X), expected)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(outcome(compiled, X), expected)
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_left_alone() -> None:
+    """What our kernels do not do, or PyTorch does better, runs as before."""
+    ours = pt.accelerate(model().to(torch.bfloat16))
+    torch.testing.assert_close(ours(X.bfloat16()), model().to(torch.bfloat16)(X.bfloat16()))
+    assert pt.accelerate(model().to("meta"))(X.to("meta")).is_meta
+    lazy = pt.accelerate(nn.Sequential(nn.LazyConv2d(4, 3)))
+    assert type(lazy[0]) is nn.LazyConv2d
+    with torch.autocast("cpu", torch.bfloat16):
+        reasons = [layer.reason for layer in pt.explain(pt.accelerate(model()), X).layers if layer.kind == "Conv2d"]
+    assert all(reason is not None for reason in reasons)
+
+
+def test_explain() -> None:
+    report = pt.explain(model(), X)
+    assert {layer.reason for layer in report.layers} == {"the model is not accelerated"}
+    net = pt.accelerate(
+        nn.Sequential(nn.Conv2d(32, 64, 3), nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 3, groups=64), nn.MaxPool2d(2))
+    )
+    net.append(nn.Conv2d(64, 2, 3))
+    before = copy.deepcopy(net.state_dict())
+    report = pt.explain(net, torch.randn(8, 32, 40, 40))
+    told = [layer.reason for layer in report.layers]
+    assert told[0] is None
+    assert "1x1" in str(told[1])
+    assert "depthwise" in str(told[2])
+    assert told[3] is None
+    assert told[4] == "the model is not accelerated"
+    assert len(str(report).splitlines()) == 5
+    assert net.training
+    torch.testing.assert_close(net.state_dict(), before)
+
+
+def test_statistics_are_not_touched_by_explain() -> None:
+    net = pt.accelerate(model())
+    before = copy.deepcopy(net.state_dict())
+    pt.explain(net, X)
+    torch.testing.assert_close(net.state_dict(), before)
+    assert net.training
+
+
+@pytest.mark.parametrize("winner", ["ours", "theirs"])
+def test_tuning_keeps_the_faster(monkeypatch: pytest.MonkeyPatch, winner: str) -> None:
+    net = pt.accelerate(nn.Sequential(nn.Conv2d(3, 8, 3)), tune=True)
+    calls: list[Any] = []
+
+    def seconds(step: Any) -> float:
+        step()
+        ours = type(net[0]) is pt.modules.Conv2d
+        calls.append(ours)
+        return 1.0 if ours == (winner == "ours") else 2.0
+
+    monkeypatch.setattr(tuning, "_seconds", seconds)
+    expected = outcome(nn.Sequential(nn.Conv2d(3, 8, 3)), X)
+    outcome(net, X)
+    assert len(calls) == 2 * tuning.ROUNDS
+    outcome(net, X)
+    assert len(calls) == 2 * tuning.ROUNDS  # measured once for a shape
+    [layer] = pt.explain(net, X).layers
+    assert (layer.reason is None) == (winner == "ours")
+    assert len(expected) == 3
+    pt.restore(net)
+    assert "pullback_choices" not in net[0].__dict__
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    """DistributedDataParallel over gloo: the weights after a few steps are those of one process with the whole batch."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import ddp_torch
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    saved = tmp_path / "weights.pt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(EXAMPLES / "ddp_torch.py"), "--steps", "3", "--batch", "16", "--save", str(saved)]
+    subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    single = pt.accelerate(ddp_torch.network())
+    ddp_torch.train(single, 3, 16)
+    torch.testing.assert_close(torch.load(saved), single.state_dict(), rtol=1e-4, atol=1e-5)
