@@ -35,7 +35,7 @@ class Training:
 
     def __init__(self, model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> None:
         self.model, self.x, self.labels = model, x, labels
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=3e-5, momentum=0.9)
 
     def step(self) -> float:
         self.optimizer.zero_grad()

@@ -38,7 +38,8 @@ X = torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers go to our kernels too, so that small tests reach them."""
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(choice, "SMALL_POOL", 0)
+    monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
+    monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
 
 
 def outcome(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

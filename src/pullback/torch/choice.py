@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
+from pullback.torch.arrays import FIRST, LAST, layout_of
+
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
-SMALL_POOL = 100_000  # elements of a pooled input, likewise
+SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
+FEW_CHANNELS = 128  # channels in times channels out of a convolution with too little to multiply for each cell it reads
 
 
 def unsuitable(input: torch.Tensor) -> str | None:
@@ -37,6 +40,8 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
         return None  # PyTorch has no fast kernels for it
     if math.prod(weight.shape[2:]) == 1 and groups == 1:
         return "a 1x1 convolution is a plain matrix product, where PyTorch is as fast"
+    if weight.shape[0] * weight.shape[1] < FEW_CHANNELS and groups == 1:
+        return "it has so few channels that PyTorch is faster"
     if weight.shape[1] == 1 and groups > 1:
         return "PyTorch is faster at most depthwise convolutions; tune=True finds the others"
     return None
@@ -44,7 +49,7 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
 
 def pool_reason(input: torch.Tensor) -> str | None:
     """Why to leave a pooling to PyTorch."""
-    if input.numel() < SMALL_POOL:
+    if input.numel() < SMALL_POOL[layout_of(input)]:
         return "it is so small that the call would cost more than it saves"
     return None
 
