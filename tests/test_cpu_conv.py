@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conv_calls import CONV_OPS, conv_arguments, lanes, small_calls
+from conv_calls import CONV_OPS, conv_arguments, forget_conv_plans, lanes, small_calls
 from cpu_calls import LAYOUTS, TESTS, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
+from pullback.cpu import conv_direct
 from pullback.registry import kernels_for
 
 DENSE = ("direct", "cells")  # the others have test files of their own
@@ -67,6 +68,20 @@ def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> No
                     with pb.threads(count):
                         answers.append(getattr(pb, op)(*reals, **keywords).tobytes())
             assert answers[0] == answers[1] == answers[2], f"{op} {kernel.name}"
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"groups": 2}, {"kernel": (3, 2), "padding": 1}], ids=str)
+def test_results_past_the_cache_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = conv_arguments("channels_last", 2, 64, 160, (21, 19), **{"kernel": (1, 1), **options})
+    for op, arguments, keywords in calls[:2]:
+        asked: list[int] = []
+        monkeypatch.setattr(conv_direct, "streams", lambda moved, asked=asked: asked.append(moved) is None)
+        forget_conv_plans()
+        with pb.backend("cpu"), pb.kernel("direct"):
+            found = getattr(pb, op)(*arguments, **keywords)
+        forget_conv_plans()
+        assert asked, "nobody asked whether to stream"
+        np.testing.assert_array_equal(found, reference(op, arguments, keywords))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

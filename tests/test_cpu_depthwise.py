@@ -10,10 +10,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from conv_calls import lanes
 from cpu_calls import LAYOUTS, TESTS
 
 import pullback as pb
-from pullback.cpu import depthwise_cells
+from pullback.cpu import depthwise, depthwise_cells
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (
@@ -29,6 +30,12 @@ GEOMETRIES: tuple[dict[str, Any], ...] = (
     {"size": (5, 6, 13), "kernel": (3, 2, 3), "stride": (1, 2, 1), "padding": 1},
 )
 GROUPS = ((15, 1, 1), (16, 1, 1), (37, 1, 1), (8, 1, 2), (8, 2, 1), (5, 3, 3), (9, 4, 4), (3, 16, 16), (4, 16, 2), (4, 2, 16))
+
+
+@pytest.fixture
+def any_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups that another kernel would do more quickly are taken too."""
+    monkeypatch.setattr(depthwise, "SPREAD", -10.0)
 
 
 def arguments(layout: str, groups: tuple[int, int, int], geometry: dict[str, Any], dtype: Any) -> dict[str, tuple[Any, ...]]:
@@ -59,6 +66,7 @@ def name_of(groups: tuple[int, int, int]) -> str:
     return "depthwise" if groups[1:] == (1, 1) else "grouped"
 
 
+@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
@@ -72,6 +80,7 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
                 np.testing.assert_array_equal(found, expected, err_msg=f"{op} {groups} {geometry}")
 
 
+@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
 def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise_cells, "AREA_BYTES", 3000)
@@ -88,6 +97,7 @@ def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, 
         plan.cache_clear()
 
 
+@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [(48, 1, 1), (12, 4, 4)])
 def test_any_number_of_threads_gives_the_same_bits(layout: str, groups: tuple[int, int, int]) -> None:
@@ -101,6 +111,7 @@ def test_any_number_of_threads_gives_the_same_bits(layout: str, groups: tuple[in
         assert len(bits) == 1, op
 
 
+@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [(17, 1, 1), (5, 3, 2)])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
@@ -124,6 +135,16 @@ def test_refusals_say_why() -> None:
     told = str(pb.explain("conv", x, f, groups=2))
     assert "at most 16 channels" in told
     assert "one channel in and one out" in told
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout: str) -> None:
+    for each, spread in ((lanes(), False), (2, True)):
+        *call, options = arguments(layout, (3, each, each), {"size": (6, 7), "kernel": (3, 3)}, np.float32)[op]
+        told = str(pb.explain(op, *call, **options))
+        assert ("runs      cpu/grouped" in told) == spread, told
+        assert ("fill them well enough" in told) != spread, told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")

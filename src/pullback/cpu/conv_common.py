@@ -38,6 +38,11 @@ def lanes_of(problem: Problem) -> int:
     return machine().vector_bytes // wide_of(problem)
 
 
+def moved_bytes(problem: Problem) -> int:
+    """Of x and y together."""
+    return sum(math.prod(shape) for shape in (problem.input_shape, problem.output_shape)) * problem.dtype.itemsize
+
+
 def even_parts(total: int, most: int, unit: int = 1) -> int:
     """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
     parts = -(-total // max(1, most))

@@ -17,6 +17,7 @@ from pullback.cpu.conv_common import (
     Table,
     even_parts,
     lanes_of,
+    moved_bytes,
     pack_plan,
     panel_terms,
     sweep_arguments,
@@ -26,7 +27,9 @@ from pullback.cpu.conv_common import (
 from pullback.cpu.conv_sweep import Sweep, sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
+from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
+from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
@@ -173,6 +176,13 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
     cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
     scratch = buffer_start + (cells * buffer_n * wide if buffered else 0)
+    block_bytes = max(1, *(len(sweep.tap_numbers(phase)) for phase in sweep.phases)) * blocks.channels * 2 * v * wide
+    panels = 1 if buffered else max(1, machine().l2_bytes // 2 // block_bytes)
+    # Sums that are finished at once, and would have left the cache before anybody reads them, need not go there.
+    made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
+    whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
+    stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
+    fetch = in_place and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
@@ -181,7 +191,8 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
         "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": tables[0], "by_images": int(blocks.by_images), "buffered": int(buffered),
-        "buffer_start": buffer_start, "buffer_n": buffer_n,
+        "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
+        "fetch": int(fetch),
     }  # fmt: skip
     pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))

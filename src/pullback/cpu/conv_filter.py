@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_common import LINE, PIECES, even_parts, lanes_of, pitches, wide_of
+from pullback.cpu.conv_common import LINE, PIECES, even_parts, lanes_of, moved_bytes, pitches, wide_of
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
 FEW_CHANNELS, UNPACKED_TERMS = 6, 48
@@ -75,8 +76,10 @@ def filter_plan(problem: Problem) -> FilterPlan:
         channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
     n_padded = -(-n_count // v) * v
     n_blocks = -(-n_count // (2 * v))
+    # One tap needs dy about as fast as memory gives it: then dy is packed once, and the next block of it asked for early.
+    fetch = in_place and taps == sweep.groups == 1 and n_blocks <= 8 and n_count >= channels and streams(moved_bytes(problem))
     # What is packed must serve many sums: the fewer the taps, the more channels on the other side.
-    range_blocks = 1 if in_place else even_parts(n_blocks, 4 if taps > 4 else 8)
+    range_blocks = n_blocks if fetch else 1 if in_place else even_parts(n_blocks, 4 if taps > 4 else 8)
     range_channels = channels if in_place or merged > 1 else even_parts(channels, 128 if taps > 4 else 256, v)
     grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
     low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
@@ -88,7 +91,7 @@ def filter_plan(problem: Problem) -> FilterPlan:
         cells = d.source_size * ((rows - 1) * hop[1] + reach[1]) * ((cols - 1) * hop[2] + reach[2])
         return images * (d.target_size * rows * cols * range_blocks * 2 * v + cells * range_channels // merged) * wide
 
-    budget = l2 // 2
+    budget = l2 // 4 if fetch else l2 // 2  # two blocks at a time where the next one is on its way
     cols = w.target_size
     while cols > 64 and block_bytes(1, 1, cols) > budget:
         cols = even_parts(w.target_size, cols // 2)
@@ -162,7 +165,7 @@ def filter_plan(problem: Problem) -> FilterPlan:
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start, "panel_bytes": panel_bytes,
         "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
         "c_group": n_count * wide if straight else taps * channels * c_row, "merged": merged,
-        "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place),
+        "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "fetch": int(fetch),
     }  # fmt: skip
     options = (("first", not last),)
     compiled = code(Variant("conv_filter", "sums", problem.dtype.name, options))

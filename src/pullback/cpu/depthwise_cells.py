@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
+from pullback.cpu.conv_common import moved_bytes
 from pullback.cpu.depthwise_tables import Ints, column_phases, pairs, phase_tables, reach_of, row_pairs, segments_of
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import LINE, SMALLEST
@@ -77,11 +78,6 @@ def sides_of(problem: Problem) -> Sides:
         cols=size[-1],
         source_cols=source_size[-1],
     )
-
-
-def moved_bytes(problem: Problem) -> int:
-    cells = (problem.input_shape, problem.output_shape)
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in cells) * problem.dtype.itemsize
 
 
 def _lanes(sides: Sides) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.depthwise_cells import FilterPlans, add_plan, moved_bytes
+from pullback.cpu.conv_common import moved_bytes
+from pullback.cpu.depthwise_cells import FilterPlans, add_plan
 from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan

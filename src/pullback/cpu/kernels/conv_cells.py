@@ -21,7 +21,7 @@ PHASE_WORDS = 9
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    widen_run, _ = make_runs(lanes)
+    widen_run, narrow_run = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
     turn, turn_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS, FEW = tile_size(lanes, 2), tile_size(lanes, 4)
@@ -129,7 +129,10 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         origin + (h * to_h + get_int(words + 32)) * target_row + (w0 * to_w + get_int(words + 40)) * target_cell
                     )
                     made = buffer + p * n_count * buffer_row + (h - h0) * line_places * WIDE
-                    if first:
+                    if first and to_w == 1:
+                        for n in range(n_count):
+                            narrow_run(made + n * buffer_row, out + n * target_channel, col1 - w0)
+                    elif first:
                         for n in range(n_count):
                             turn_back(made + n * buffer_row, 0, out + n * target_channel, to_w * target_cell, 1, col1 - w0)
                     else:

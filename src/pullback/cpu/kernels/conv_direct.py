@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
+from pullback.cpu.kernels.native import LINE, fence, prefetch
 from pullback.cpu.kernels.runs import make_runs
-from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
+from pullback.cpu.kernels.tiles import ADDED, FRESH, STREAMED, make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 
@@ -31,26 +32,37 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     tiles2, tiles1 = make_table_tiles(lanes, ROWS, 2), make_table_tiles(lanes, ROWS, 1)
 
     @inline
-    def tile_run(cells, a, taps, depth, a_row, b, width, c, c_row, n, add):
-        """A run of target cells that the same taps make, in tiles of nearly equal height. `taps`: count, offsets, numbers."""
+    def tile_run(cells, a, taps, depth, a_row, b, term, terms, c, c_row, n, how, fetch):
+        """A run of target cells that the same taps make, in tiles of nearly equal height. `taps`: count, offsets, numbers.
+
+        All n channels of the same cells are made before the next cells: so cells are written as long runs, and the next ones can
+        be asked for (`fetch`) while these are summed.
+        """
         count, a_at = get_int(taps), taps + 8
-        b_at, b_step = a_at + 8 * count, width * WIDE
+        b_at = a_at + 8 * count
         parts = (cells + ROWS - 1) // ROWS
         least, more = cells // parts, cells % parts
         for part in range(parts):
             rows = least + 1 if part < more else least
-            if width > V:
-                tiles2(rows, a, a_at, count, depth, a_row, WIDE, b, b_at, depth * b_step, b_step, c, c_row, n, add)
-            else:
-                tiles1(rows, a, a_at, count, depth, a_row, WIDE, b, b_at, depth * b_step, b_step, c, c_row, n, add)
+            for n0 in range(0, n, 2 * V):
+                if fetch:
+                    for row in range(rows + n0 // (2 * V), 2 * rows, (n + 2 * V - 1) // (2 * V)):
+                        for line in range(0, depth * WIDE, LINE):
+                            prefetch(a + row * a_row + line)
+                panel, to, some = b + n0 * terms * WIDE, c + n0 * WIDE, min(2 * V, n - n0)
+                step = 2 * V * WIDE if some > V else V * WIDE
+                panel += term * step
+                if some > V:
+                    tiles2(rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how)
+                else:
+                    tiles1(rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how)
             a += rows * a_row
             c += rows * c_row
 
     @outline
     def tile_block(
         images, row0, row1, col0, col1, lists, row_class, row_kinds, col_class, col_kinds, by_images, area, image_bytes,
-        row_bytes,
-        col_bytes, depth, b, width, c, c_image, c_row, c_col, n, add,
+        row_bytes, col_bytes, depth, b, term, terms, c, c_image, c_row, c_col, n, how, fetch,
     ):  # fmt: skip
         """All cells of one phase in a block. Runs are rows of cells, or (by_images) one cell of each image.
 
@@ -65,7 +77,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     taps = get_int(line + 8 * get_int(col_class + 8 * w))
                     tile_run(
                         images, area + (h - row0) * row_bytes + (w - col0) * col_bytes, taps, depth,
-                         image_bytes, b, width, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, add,
+                         image_bytes, b, term, terms, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, how, 0,
                     )  # fmt: skip
         else:
             for i in range(images):
@@ -73,7 +85,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     taps = get_int(lists + 8 * get_int(row_class + 8 * h))
                     tile_run(
                         col1 - col0, area + i * image_bytes + (h - row0) * row_bytes, taps, depth,
-                         col_bytes, b, width, c + i * c_image + (h - row0) * c_row, c_col, n, add,
+                         col_bytes, b, term, terms, c + i * c_image + (h - row0) * c_row, c_col, n, how, fetch,
                     )  # fmt: skip
 
     def sweep(
@@ -83,7 +95,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
         reach_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
-        n_count, n_padded, terms, phases, phase_table, by_images,
+        n_count, n_padded, terms, phases, phase_table, by_images, panels, stream, fetch,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
         target_channel, buffered, buffer_start, buffer_n,
     ):  # fmt: skip
@@ -128,9 +140,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                                 (w1 - w0 - 1) * hop_w + reach_w, size,
                                 area + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                             )  # fmt: skip
-            for n0 in range(first_n, last_n, 2 * V):
-                width = min(2 * V, n_padded - n0)
-                n = min(2 * V, last_n - n0)
+            for n0 in range(first_n, last_n, panels * 2 * V):
+                n = min(panels * 2 * V, last_n - n0)
                 panel = packed + (group * n_padded + n0) * terms * WIDE
                 c_block = c_base
                 if not buffered:
@@ -144,14 +155,15 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         cell = (
                             c_block + get_int(words + 24) * c_plane + get_int(words + 32) * c_row + get_int(words + 40) * c_cell
                         )
-                        b = panel + (get_int(words + 48) * channels + get_int(words + 56) * c0) * width * WIDE
+                        term = get_int(words + 48) * channels + get_int(words + 56) * c0
                         kind = get_int(get_int(words + 64) + 8 * d0)
                         lists = get_int(words + 72) + 8 * kind * get_int(words + 88) * get_int(words + 104)
                         tile_block(
                             i1 - i0, h0, row1, w0, col1, lists, get_int(words + 80), get_int(words + 88),
                             get_int(words + 96), get_int(words + 104), by_images,
-                            area, volume_bytes, base_row, base_col, size * merged, b, width, cell, c_image, to_h * c_row,
-                            to_w * c_cell, n, c0 > 0,
+                            area, volume_bytes, base_row, base_col, size * merged, panel, term, terms, cell, c_image,
+                            to_h * c_row, to_w * c_cell, n, ADDED if c0 > 0 else STREAMED if stream else FRESH,
+                            fetch,
                         )  # fmt: skip
                 if buffered and last_block:
                     # On its way out: whole planes at once where rows follow each other, else row by row.
@@ -166,5 +178,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                                 else:
                                     for w in range(tw1 - tw0):
                                         narrow_run(made + w * c_cell, out + w * target_cell, n)
+        if stream:
+            fence()
 
     return {"sweep": sweep}

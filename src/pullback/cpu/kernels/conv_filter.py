@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
+from pullback.cpu.kernels.native import LINE, prefetch
 from pullback.cpu.kernels.tiles import make_table_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
@@ -44,12 +45,16 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     store_wide(target + (q * width + j) * WIDE, value, V)
 
     @inline
-    def tile_channels(channels, a, a_at, count, depth, a_row, a_step, b, b_at, b_step, width, c, c_row, n, add):
-        """All input channels of a piece, in tiles of nearly equal height."""
+    def tile_channels(
+        channels, a, a_at, count, depth, a_row, a_step, b, b_at, b_step, width, c, c_row, n, add, ahead, ahead_bytes
+    ):  # fmt: skip
+        """All input channels of a piece, in tiles of nearly equal height; `ahead_bytes` that come next are asked for meanwhile."""
         parts = (channels + ROWS - 1) // ROWS
         least, more = channels // parts, channels % parts
         for part in range(parts):
             rows = least + 1 if part < more else least
+            for at in range(ahead_bytes * part // parts, ahead_bytes * (part + 1) // parts, LINE):
+                prefetch(ahead + at)
             if width > V:
                 tiles2(rows, a, a_at, count, depth, a_row, a_step, b, b_at, 1, b_step, c, c_row, n, add)
             else:
@@ -61,12 +66,15 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     def sum_taps(
         x, channels, first_n, last_n, panels, panel_bytes, n_padded, tables, images, h0, h1, w0, w1, hop_d, hop_h, hop_w,
         x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table, y_image, y_plane, y_row, y_cell, sums, c_tap, c_row, add,
+        ahead, ahead_bytes,
     ):  # fmt: skip
         """Every tap over the cells of a block. tap_table: first place, first and last output by axis.
 
-        y_*: distances in dy in bytes, or, with y_cell = 0, in cells of packed panels.
+        y_*: distances in dy in bytes, or, with y_cell = 0, in cells of packed panels. ahead: what the next block will read.
         """
         stay_outline()
+        steps = taps * ((last_n - first_n + 2 * V - 1) // (2 * V))
+        each = ahead_bytes // steps
         for t in range(taps):
             words = tap_table + 72 * t
             off_d, off_h, off_w = get_int(words), get_int(words + 24), get_int(words + 48)
@@ -93,7 +101,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 tile_channels(
                     channels, x, a_at, count, col1 - col0, x_channel, hop_w * x_cell, panel, b_at, max(unit, y_cell), width,
                     sums + t * c_tap + n0 * WIDE, c_row, min(2 * V, last_n - n0), add,
+                    ahead, each,
                 )  # fmt: skip
+                ahead += each
 
     def sums(
         piece, scratch, x, dy, target, groups, channel_ranges, range_channels, n_ranges, range_blocks, part_blocks, blocks,
@@ -101,7 +111,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_h, step_w,
         hop_d, hop_h, hop_w, channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h,
         reach_w, place_bytes, line_bytes, plane_bytes, volume_bytes, panel_start, panel_bytes, table_start,
-        c_part, c_group, c_tap, c_row, merged, x_channels, dy_in_place,
+        c_part, c_group, c_tap, c_row, merged, x_channels, dy_in_place, fetch,
     ):  # fmt: skip
         n_range, rest = piece % n_ranges, piece // n_ranges
         c0, rest = rest % channel_ranges * range_channels, rest // channel_ranges
@@ -149,10 +159,16 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                                     grid_w, (w1 - w0 - 1) * hop_w + reach_w, size // merged,
                                     scratch + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
                                 )  # fmt: skip
+            ahead, ahead_bytes = 0, 0
+            if fetch and block + 1 < min(blocks, part * part_blocks + part_blocks):
+                next_w, rest = (block + 1) % col_blocks * block_cols, (block + 1) // col_blocks
+                next_h, next_i = rest % row_blocks * block_rows, rest // row_blocks * block_images
+                ahead = source + next_i * y_image + next_h * y_row + next_w * y_cell
+                ahead_bytes = (block_images - 1) * y_image + (block_rows - 1) * y_row + block_cols * y_cell
             sum_taps(
                 a, size, first_n, last_n, panels, panel_bytes, n_padded, tables, i1 - i0, h0, h1, w0, w1, hop_d, hop_h, hop_w,
                 a_image, a_plane, a_row, a_cell, a_channel, taps, tap_table, p_image, p_plane, p_row, p_cell, to, c_tap, c_row,
-                block > part * part_blocks,
+                block > part * part_blocks, ahead, ahead_bytes,
             )  # fmt: skip
 
     def finish(piece, scratch, sums, target, parts, part_bytes, rows_each, groups, channels, n_count, taps):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.depthwise_tiles import PAIR, make_places_tile, make_products_tile
-from pullback.cpu.kernels.native import fence, fill_zero, stream_bytes
+from pullback.cpu.kernels.native import LINE, fence, fill_zero, prefetch, stream_bytes
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
@@ -52,10 +52,14 @@ def build(lanes: Any) -> dict[str, Any]:
         tile = make_places_tile(quad, outs)
 
         @outline
-        def run(source, target, weights, count, areas, area_pairs, k0, k1, tap_pairs, weight_step, target_step):
-            """`count` places of `outs` targets."""
+        def run(source, target, weights, count, areas, area_pairs, k0, k1, tap_pairs, weight_step, target_step, ahead, end):
+            """`count` places of `outs` targets; memory from `ahead` to `end` is asked for meanwhile."""
             stay_outline()
+            step = ((end - ahead) // max(1, (count + Q - 1) // Q) + LINE - 1) // LINE * LINE
             for j in range(0, count, Q):
+                for line in range(ahead, min(end, ahead + step), LINE):
+                    prefetch(line)
+                ahead += step
                 tile(
                     source + j * WIDE, target + j * WIDE, weights, 0, areas, area_pairs, k0, k1, tap_pairs,
                     weight_step, target_step,
@@ -93,7 +97,10 @@ def build(lanes: Any) -> dict[str, Any]:
         """phases_h, phases_w: how many target planes are woven. stage: whether results go through scratch, past the cache."""
         areas, sums = scratch + area_start, scratch + sum_start
         limit = source + units // blocks * sources_each * source_depths * source_rows * source_cols * SIZE
+        unit_bytes = sources_each * source_depths * source_rows * source_cols * SIZE // blocks
+        ahead_bytes = unit_bytes // (phases_h * phases_w * ((targets_each + OUTS - 1) // OUTS))
         for unit in range(piece * group, min(piece * group + group, units)):
+            ahead = source + (unit + 1) * unit_bytes  # about where the source of the next unit is
             owner, b = unit // blocks, unit % blocks  # owner: an image's group
             depth, first = b // per_depth, b % per_depth * block_rows
             last = min(first + block_rows, rows)
@@ -111,13 +118,16 @@ def build(lanes: Any) -> dict[str, Any]:
                     k0, k1 = get_int(phase_table + 16 * phase), get_int(phase_table + 16 * phase + 8)
                     length = (last - first - phase // phases_w + phases_h - 1) // phases_h * pitch // WIDE
                     to, factors = sums + phase * sum_plane, own + o * target_weights
-                    step = phases_h * phases_w * sum_plane
+                    step, end = phases_h * phases_w * sum_plane, ahead + ahead_bytes
                     if outs == OUTS:
-                        run_four(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                        run_four(
+                            areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step, ahead, end
+                        )
                     elif outs == 2:
-                        run_two(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                        run_two(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step, ahead, end)
                     else:
-                        run_one(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step)
+                        run_one(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step, ahead, end)
+                    ahead = end
                 for i in range(outs):
                     plane = ((owner * targets_each + o + i) * depths + depth) * rows + first
                     place = target + plane * cols * SIZE

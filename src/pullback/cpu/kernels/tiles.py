@@ -15,6 +15,9 @@ from numba.extending import intrinsic
 from pullback.cpu.kernels.parts import call_part
 from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
 
+# What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
+FRESH, ADDED, STREAMED = 0, 1, 2
+
 
 def tile_size(lanes: Any, vectors: int) -> int:
     """The most rows of a tile `vectors` wide: its sums, one row of B and a broadcast share the registers (16; AVX-512: 32)."""
@@ -123,17 +126,27 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
     store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
     align, c_index = ir.Constant(I32, size), row_indices(c_row)
-    with builder.if_else(builder.icmp_signed("!=", add, none)) as (more, fresh):
-        for branch, adds in ((more, True), (fresh, False)):
-            with branch:
-                for r in range(rows):
-                    base = row_place(c, c_index[r])
-                    for v in range(vectors):
-                        place = pointer(builder, builder.add(base, ir.Constant(I64, v * vector_bytes)), vector)
-                        value = totals[r * vectors + v]
-                        if adds:
-                            value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
-                        builder.call(store, [value, place, align, masks[v]])
+    stores = {how: builder.append_basic_block(f"store{how}") for how in (FRESH, ADDED, STREAMED)}
+    end = builder.append_basic_block("end")
+    switch = builder.switch(add, stores[ADDED])
+    for how in (FRESH, STREAMED):
+        switch.add_case(ir.Constant(I64, how), stores[how])
+    for how, block in stores.items():
+        builder.position_at_end(block)
+        for r in range(rows):
+            base = row_place(c, c_index[r])
+            for v in range(vectors):
+                place = pointer(builder, builder.add(base, ir.Constant(I64, v * vector_bytes)), vector)
+                value = totals[r * vectors + v]
+                if how == STREAMED:
+                    stored = builder.store(value, place, align=vector_bytes)
+                    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+                    continue
+                if how == ADDED:
+                    value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
+                builder.call(store, [value, place, align, masks[v]])
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
 TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
