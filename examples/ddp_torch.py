@@ -66,6 +66,7 @@ def main() -> None:
     print(f"process {rank} of {world}: loss {losses[0]:.4f} -> {losses[-1]:.4f}", flush=True)
     if given.save and rank == 0:
         torch.save(model.module.state_dict(), given.save)
+    distributed.barrier()  # nobody hangs up while the first process still writes
     distributed.destroy_process_group()
 
 
