@@ -65,6 +65,15 @@ def _gradient_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, 
     return (low_h, more_h), (low_w, more_w), taps
 
 
+def _columns(offsets: list[tuple[int, int]], pitch: int) -> tuple[list[tuple[int, int]], int]:
+    """(first tap of each column, from one weight of a column to the next), where all taps are columns of three; else none."""
+    start = sorted(offsets)
+    count = len(start) // 3
+    columns, weight_row = start[:count], start[count][1] - start[0][1] if count else 0
+    found = [(place + t * pitch, weight + t * weight_row) for t in range(3) for place, weight in columns]
+    return (columns, weight_row) if count and found == start else ([], 0)
+
+
 def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
     """Arguments that all kernels share, bytes of the area list, of the areas, and the number of blocks of a group."""
     window = in_three(problem.window)
@@ -92,6 +101,7 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
         begin = len(offsets)
         offsets += [(plane * distance + y * pitch + x * wide, tap * wide) for plane, y, x, tap in taps]
         table.append([begin, len(offsets)])
+    columns, weight_row = _columns(offsets, pitch) if len(phases) == 1 else ([], 0)
     pair_table: Ints = pairs(*np.array(offsets or [(0, 0)], np.int64).T)
     block_rows = plane_rows * woven[0]
     per_depth = -(-target[1] // block_rows)
@@ -104,6 +114,7 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
         "phases_h": woven[0], "phases_w": woven[1], "low_h": low_h, "places_h": places_h, "low_w": low_w, "places_w": places_w,
         "pitch": pitch, "distance": distance, "area_bytes": area_bytes, "block_rows": block_rows, "plane_rows": plane_rows,
         "phase_table": np.array(table, np.int64), "tap_pairs": pair_table,
+        "columns": len(columns), "column_pairs": pairs(*np.array(columns or [(0, 0)], np.int64).T), "weight_row": weight_row,
         "plane_taps": window.kernel[1] * window.kernel[2] * wide, "group_weights": each[1] * out_weights,
         "source_weights": in_weights if forward else out_weights, "target_weights": out_weights if forward else in_weights,
     }  # fmt: skip

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.kernels.depthwise_strips import ROWS, make_strips
 from pullback.cpu.kernels.depthwise_tiles import PAIR, make_places_tile, make_products_tile
 from pullback.cpu.kernels.native import LINE, fence, fill_zero, prefetch, stream_bytes
 from pullback.cpu.kernels.rows import make_rows
+from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
 OUTS = 4  # targets that share the places they read
@@ -20,7 +22,8 @@ SUMS = 9  # taps of a products tile
 
 
 def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
-    SIZE = lanes.size
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    widen_run, _ = make_runs(lanes)
 
     @outline
     def unpack_plane(
@@ -28,6 +31,14 @@ def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
     ):
         """The rows that target rows from row0 on read: planes of places_h rows, `distance` bytes apart."""
         stay_outline()
+        if stride_h == 1 and stride_w == 1:
+            begin, start = max(0, -low_w), max(0, low_w)
+            count = min(places_w - begin, width - start)
+            fill_zero(area, places_h * pitch)
+            for row in range(max(0, row0 + low_h), min(rows, row0 + low_h + places_h)):
+                line = area + (row - row0 - low_h) * pitch + begin * WIDE
+                widen_run(plane + (row * width + start) * SIZE, line, count)
+            return
         for q in range(places_h):
             for r in range(stride_h):
                 row = (row0 + low_h + q) * stride_h + r
@@ -44,6 +55,7 @@ def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
 def build(lanes: Any) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     fill, unpack, pack = make_rows(lanes, shuffles=True)
+    widen_run, narrow_run = make_runs(lanes)
     unpack_plane = _make_unpack(lanes, fill, unpack)
     quad = lanes.times(4)
     Q = quad.count
@@ -67,6 +79,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
         return run
 
+    strips = make_strips(lanes)
     run_one, run_two, run_four = (make_run(outs) for outs in (1, 2, OUTS))
 
     @inline
@@ -93,6 +106,7 @@ def build(lanes: Any) -> dict[str, Any]:
         source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w, phases_h, phases_w,
         low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, sum_start, sum_plane, block_rows, stage,
         d_ptr, d_src, d_tap, phase_table, tap_pairs, plane_taps, group_weights, source_weights, target_weights,
+        columns, column_pairs, weight_row,
     ):  # fmt: skip
         """phases_h, phases_w: how many target planes are woven. stage: whether results go through scratch, past the cache."""
         areas, sums = scratch + area_start, scratch + sum_start
@@ -126,16 +140,32 @@ def build(lanes: Any) -> dict[str, Any]:
                     elif outs == 2:
                         run_two(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step, ahead, end)
                     else:
-                        run_one(areas, to, factors, length, count, scratch, k0, k1, tap_pairs, target_weights, step, ahead, end)
+                        rows_done = 0
+                        if columns:
+                            rows_done = (last - first) // ROWS * ROWS
+                            strips(
+                                areas, to, factors, rows_done, count, scratch, columns, column_pairs, pitch, weight_row, ahead,
+                                end,
+                            )  # fmt: skip
+                            ahead = end
+                        done = rows_done * pitch
+                        run_one(
+                            areas + done, to + done, factors, length - done // WIDE, count, scratch, k0, k1, tap_pairs,
+                            target_weights, step, ahead, end,
+                        )  # fmt: skip
                     ahead = end
                 for i in range(outs):
                     plane = ((owner * targets_each + o + i) * depths + depth) * rows + first
                     place = target + plane * cols * SIZE
                     out = scratch + stage if stage else place
                     made = sums + i * phases_h * phases_w * sum_plane
-                    for r in range(last - first):
-                        line = made + (r % phases_h * phases_w) * sum_plane + r // phases_h * pitch
-                        pack(line, out + r * cols * SIZE, cols, 1, phases_w, sum_plane)
+                    if phases_h == 1 and phases_w == 1:
+                        for r in range(last - first):
+                            narrow_run(made + r * pitch, out + r * cols * SIZE, cols)
+                    else:
+                        for r in range(last - first):
+                            line = made + (r % phases_h * phases_w) * sum_plane + r // phases_h * pitch
+                            pack(line, out + r * cols * SIZE, cols, 1, phases_w, sum_plane)
                     if stage:
                         stream_bytes(place, out, (last - first) * cols * SIZE)
                 o += outs
@@ -193,8 +223,9 @@ def build(lanes: Any) -> dict[str, Any]:
                         put_int(entries + (total + spare) * PAIR, 0)
                         put_int(entries + (total + spare) * PAIR + 8, scratch + end - 2 * vector - to)
                     plane = ((owner * targets_each + o) * depths + depth) * rows + first
+                    fill_zero(other, (last - first) * pitch)
                     for r in range(last - first):
-                        unpack(dy + (plane + r) * cols * SIZE, other + r * pitch, cols, 1, 1, 0, pitch // WIDE, 0, 0.0, 0)
+                        widen_run(dy + (plane + r) * cols * SIZE, other + r * pitch, cols)
                     fill(other + (last - first) * pitch, V, 0.0)
                     length = ((last - first) * pitch + vector - 1) // vector
                     t = 0

@@ -45,7 +45,7 @@ def emit_loop(
     return phis
 
 
-class _Emit:
+class Emit:
     """Vector operations on one builder for one `Lanes`, by the LLVM values of addresses and masks."""
 
     def __init__(self, lanes: Any, builder: Any) -> None:
@@ -152,7 +152,7 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
             source, target, weights, n, e0, e1, outer, k0, k1, inner, taps, unit, weight_unit, source_step, target_step = args[
                 :-1
             ]
-            emitter = _Emit(lanes, builder)
+            emitter = Emit(lanes, builder)
             mask = emitter.mask(n) if masked else None
             span = (cells - 1) * reach + CHUNK
             units = emitter.steps(unit, span)
@@ -220,7 +220,7 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             source, target, weights, e0, e1, outer, k0, k1, inner, weight_step, target_step = args
-            emitter = _Emit(lanes, builder)
+            emitter = Emit(lanes, builder)
             offsets = emitter.steps(weight_step, outs)
 
             def body(at: Any, weight_at: Any, sums: Any) -> Any:
@@ -258,7 +258,7 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step = args
-            emitter = _Emit(lanes, builder)
+            emitter = Emit(lanes, builder)
             mask = emitter.mask(n)
             other_mask = None if wide_other else mask
             units, sum_units = emitter.steps(unit, AT_ONCE + taps), emitter.steps(sum_unit, taps)
