@@ -69,7 +69,7 @@ def gradients(ctx: Any, g: torch.Tensor | None, ops: Mapping[str, Callable[..., 
     ]
 
 
-class _Differentiable(torch.autograd.Function):
+class Differentiable(torch.autograd.Function):
     """An op by name on tensors."""
 
     @staticmethod
@@ -87,7 +87,7 @@ class _Differentiable(torch.autograd.Function):
         return None, None, *gradients(ctx, g, OPS)
 
 
-class _Transformable(_Differentiable):
+class _Transformable(Differentiable):
     """The same, in the form that torch.func and forward-mode derivatives ask for, which costs more."""
 
     @staticmethod
@@ -137,7 +137,7 @@ def call(op: str, *tensors: torch.Tensor, **keywords: Any) -> Any:
 
 
 # PyTorch's C function: what `apply` does after it has looked for tensors of torch.func, which is_plain has ruled out.
-_apply = super(torch.autograd.Function, _Differentiable).apply
+_apply = super(torch.autograd.Function, Differentiable).apply
 
 
 OPS: dict[str, Callable[..., Any]] = {op: partial(call, op) for op in RULES}

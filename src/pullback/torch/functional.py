@@ -33,7 +33,7 @@ def _conv_keywords(
     return {"stride": strides, "padding": pads, "dilation": dilations, "groups": groups, "rounding": "floor"}
 
 
-def _add_bias(y: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def add_bias(y: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if bias is None:
         return y
     shaped = bias.view(-1, *(1,) * (y.dim() - 2))
@@ -64,12 +64,20 @@ def _conv(
     assert w is not None
     check(op, rank, input=x, weight=w, bias=b)
     _check_filter(op, rank, w, b, w.shape[0])
-    keywords = remember(
-        _conv_keywords, op, rank, tuple(w.shape[2:]), hashable(stride), hashable(padding), hashable(dilation), groups
-    )  # fmt: skip
     if x.dim() == rank + 1:
-        return _add_bias(call("conv", x.unsqueeze(0), w, layout=layout_of(w), **keywords), b).squeeze(0)
-    return _add_bias(call("conv", x, w, layout=layout_of(x, w), **keywords), b)
+        batch = x.unsqueeze(0)
+        return add_bias(call("conv", batch, w, **conv_keywords(w, w, stride, padding, dilation, groups)), b).squeeze(0)
+    return add_bias(call("conv", x, w, **conv_keywords(x, w, stride, padding, dilation, groups)), b)
+
+
+def conv_keywords(
+    like: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any, groups: int
+) -> dict[str, Any]:
+    """What `conv` is called with beside its tensors; its layout is that of `like` or the weight."""
+    rank = weight.dim() - 2
+    given = (hashable(stride), hashable(padding), hashable(dilation), groups)
+    keywords = remember(_conv_keywords, f"conv{rank}d", rank, tuple(weight.shape[2:]), *given)
+    return {**keywords, "layout": layout_of(like, weight)}
 
 
 def _conv_transpose(
@@ -109,7 +117,7 @@ def _conv_transpose(
     def run(x: torch.Tensor) -> torch.Tensor:
         shape = (x.shape[0], w.shape[1] * groups, *sizes)
         y = call("conv_grad_input", x, w, input_shape=shape, layout=layout_of(x, w), **keywords)
-        return _add_bias(y, b)
+        return add_bias(y, b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result

@@ -13,7 +13,10 @@ from torch import nn
 
 from pullback.torch import functional
 from pullback.torch.choice import conv_outputs, conv_reason, pool_reason, unsuitable
-from pullback.torch.tuning import CHOICES, is_faster
+from pullback.torch.mixed import mixed_conv
+from pullback.torch.tuning import CHOICES, faster_ops, is_faster
+
+MEASURED = "it was measured to be faster"
 
 
 class Accelerated:
@@ -23,6 +26,10 @@ class Accelerated:
         """Why the rules leave this input to PyTorch; None if they do not."""
         raise NotImplementedError
 
+    def ops_on_ours(self, input: torch.Tensor) -> frozenset[str] | None:
+        """The ops of a layer that were timed one by one and go to our kernels; None where it goes there as a whole or not."""
+        return None
+
     def left_to_torch(self, input: torch.Tensor) -> str | None:
         """Why this input goes to PyTorch; None if it goes to our kernels. What was measured overrules what is expected."""
         refused = unsuitable(input)
@@ -31,7 +38,7 @@ class Accelerated:
         if CHOICES in self.__dict__ and not torch.is_autocast_enabled("cpu"):
             faster = is_faster(self, input)
             if faster is not None:
-                return None if faster else "it was measured to be faster"
+                return None if faster else MEASURED
         return self.reason(input)
 
 
@@ -42,8 +49,27 @@ class _Conv(Accelerated):
         rank = len(self.kernel_size)
         return conv_reason(input, self.weight, conv_outputs(input, self.stride, rank), self.groups)
 
+    def ops_on_ours(self: Any, input: torch.Tensor) -> frozenset[str] | None:
+        """The ops of this convolution that were measured to be faster on our kernels; None where none were timed one by one."""
+        if CHOICES not in self.__dict__ or self.padding_mode != "zeros" or torch.is_autocast_enabled("cpu"):
+            return None
+        if input.dim() != len(self.kernel_size) + 2 or self.weight.dtype != input.dtype or unsuitable(input) is not None:
+            return None
+        keywords = functional.conv_keywords(input, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        return faster_ops(self, input, keywords)
+
+    def left_to_torch(self: Any, input: torch.Tensor) -> str | None:
+        ours = self.ops_on_ours(input)
+        if ours is None:
+            return super().left_to_torch(input)
+        return None if ours else MEASURED
+
     def _conv_forward(self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if self.left_to_torch(input) is not None:
+        ours = self.ops_on_ours(input)
+        if ours:
+            keywords = functional.conv_keywords(input, weight, self.stride, self.padding, self.dilation, self.groups)
+            return functional.add_bias(mixed_conv(ours, input, weight, keywords), bias)
+        if ours is not None or self.left_to_torch(input) is not None:
             theirs: Any = super()
             result: torch.Tensor = theirs._conv_forward(input, weight, bias)
             return result

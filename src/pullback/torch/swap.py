@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from pullback.torch.mixed import CONV_OPS
 from pullback.torch.modules import BACK, SWAPS, Accelerated
 from pullback.torch.tuning import CHOICES
 
@@ -21,7 +22,8 @@ def accelerate(model: Model, *, tune: bool = False) -> Model:
 
     Parameters, state_dict, hooks and the modules themselves stay the same. Only layers of exactly PyTorch's classes are taken, so
     quantized, lazy, parametrized ones and subclasses are left alone. Each call decides by rules where our kernels are expected to
-    win. With `tune`, the first call of a layer with a new shape times both, gradients included, and keeps the faster.
+    win. With `tune`, the first call of a layer with a new shape times both and keeps the faster, for each op of a convolution:
+    forward, input gradient, filter gradient.
     """
     for module in model.modules():
         ours = SWAPS.get(type(module))
@@ -44,12 +46,13 @@ def restore(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class Layer:
-    """What happens to one layer: on our kernels if `reason` is None."""
+    """What happens to one layer: on our kernels if `reason` is None, or some of its ops, where these were timed one by one."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     reason: str | None
+    ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Report:
     def __str__(self) -> str:
         lines = []
         for layer in self.layers:
-            where = "pullback" if layer.reason is None else f"PyTorch   {layer.reason}"
+            where = f"pullback  {', '.join(layer.ops)}".rstrip() if layer.reason is None else f"PyTorch   {layer.reason}"
             lines.append(f"{layer.name:<28} {layer.kind:<16} {layer.shape!s:<22} {where}")
         return "\n".join(lines)
 
@@ -77,7 +80,9 @@ def explain(model: nn.Module, example_input: Any) -> Report:
             reason = "the model is not accelerated"
         else:
             reason = f"{type(module).__name__} is a class of its own"
-        layers.append(Layer(names[module], type(module).__name__, tuple(given.shape), reason))
+        timed = module.ops_on_ours(given) if isinstance(module, Accelerated) else None
+        ops = tuple(op for op in CONV_OPS if timed and op in timed)
+        layers.append(Layer(names[module], type(module).__name__, tuple(given.shape), reason, ops))
     return Report(tuple(layers))
 
 

@@ -1,26 +1,81 @@
-"""Timing a layer on our kernels and on PyTorch's, with its gradients, when it first meets a shape; the faster is kept for it."""
+"""Timing a layer on our kernels and on PyTorch's when it first meets a shape; the faster are kept for it.
+
+A convolution's ops are timed one by one, and each goes to the faster; other layers are timed whole, with their gradients.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from pullback.torch import kernels
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
+from pullback.torch.mixed import CONV_OPS, THEIRS, torch_can
 
 CHOICES = "pullback_choices"  # attribute of a layer to be tuned: what an input is like -> whether ours is faster
 ROUNDS, LEAST_SECONDS = 3, 0.01
+CALL_SECONDS = 3e-5  # what a call with derivatives costs more than PyTorch's own
 MARGIN = 0.97  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
+
+
+def _key(module: Any, input: torch.Tensor) -> tuple[Any, ...]:
+    """What a choice depends on."""
+    trained = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in module.parameters()))
+    return tuple(input.shape), layout_of(input), input.dtype, trained, input.requires_grad
+
+
+def faster_ops(module: Any, input: torch.Tensor, keywords: dict[str, Any]) -> frozenset[str] | None:
+    """The ops of a convolution that our kernels are faster at; None where they cannot be measured."""
+    choices: dict[Any, Any] = module.__dict__[CHOICES]
+    key = _key(module, input)
+    known: frozenset[str] | None = choices.get(key)
+    if known is None and is_plain((input, module.weight)) and torch_can(keywords):
+        known = choices[key] = _measure_ops(module.weight.detach(), input.detach(), keywords, _wanted(module, input))
+    return known
+
+
+def _wanted(module: Any, input: torch.Tensor) -> tuple[str, ...]:
+    """The ops that a step with this input takes."""
+    if not torch.is_grad_enabled():
+        return CONV_OPS[:1]
+    needs = (True, input.requires_grad, module.weight.requires_grad)
+    return tuple(op for op, needed in zip(CONV_OPS, needs, strict=True) if needed)
+
+
+def _measure_ops(
+    weight: torch.Tensor, x: torch.Tensor, keywords: dict[str, Any], wanted: tuple[str, ...]
+) -> frozenset[str]:  # fmt: skip
+    with torch.no_grad():
+        dy = torch.ones_like(THEIRS["conv"](x, weight, **keywords))
+        given: dict[str, tuple[tuple[torch.Tensor, ...], dict[str, Any]]] = {
+            "conv": ((x, weight), keywords),
+            "conv_grad_input": ((dy, weight), {**keywords, "input_shape": tuple(x.shape)}),
+            "conv_grad_filter": ((dy, x), {**keywords, "filter_shape": tuple(weight.shape)}),
+        }
+        saved, ours = 0.0, []
+        for op in wanted:
+            tensors, more = given[op]
+            mine, theirs = partial(kernels.run, op, tensors, more), partial(THEIRS[op], *tensors, **more)
+            times = {mine: float("inf"), theirs: float("inf")}
+            for _ in range(ROUNDS):
+                for way in times:
+                    times[way] = min(times[way], _seconds(way))
+            if times[mine] <= MARGIN * times[theirs]:
+                ours.append(op)
+                saved += times[theirs] - times[mine]
+    return frozenset(ours if saved > CALL_SECONDS else ())
 
 
 def is_faster(module: Any, input: torch.Tensor) -> bool | None:
     """Whether our kernels are the faster ones for this input, measured the first time; None where nothing can be measured."""
-    trained = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in module.parameters()))
-    key = (tuple(input.shape), layout_of(input), input.dtype, trained, input.requires_grad)
+    key = _key(module, input)
+    trained = key[3]
     choices: dict[Any, bool] = module.__dict__[CHOICES]
     known = choices.get(key)
     if known is None and is_plain((input,)):
@@ -57,7 +112,7 @@ def _measure(module: nn.Module, input: torch.Tensor, trained: bool) -> bool:
     return times[ours] <= MARGIN * times[theirs]
 
 
-def _seconds(step: Callable[[], None]) -> float:
+def _seconds(step: Callable[[], Any]) -> float:
     """The least time of a call, over calls that last long enough together to be timed."""
     best, spent = float("inf"), 0.0
     while spent < LEAST_SECONDS:
