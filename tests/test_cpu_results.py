@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.cpu import memory, roofs
+from pullback.cpu import matrix, memory, roofs
 from pullback.cpu.addresses import address_of
 
 BIG = (1 << 18,)
@@ -92,3 +92,11 @@ def test_roofs_are_measured() -> None:
     for run in (roofs.copier(1 << 20), roofs.filler(1 << 20), roofs.filler(1)):
         run()
     assert roofs.fma_rate(1) > 1e8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_transposed_matrices(dtype: str) -> None:
+    for shape in ((1, 1), (3, 200), (64, 64), (65, 17), (130, 129), (0, 3)):
+        whole = np.arange(np.prod(shape) + 8).astype(dtype)[8:].reshape(shape)
+        np.testing.assert_array_equal(matrix.transposed(whole), whole.T)
+        np.testing.assert_array_equal(matrix.transposed(whole[:, ::2]), whole[:, ::2].T)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pullback.cpu.matrix import transposed
 from pullback.rules import Array
 
 FIRST, LAST = "channels_first", "channels_last"
@@ -99,9 +100,8 @@ def filter_result(array: Array, layout: str) -> torch.Tensor:
     if layout == FIRST:
         return _tensor(array)
     *window, per_group, out = array.shape
-    turned = torch.empty((out, *window, per_group), dtype=_tensor(array[:0]).dtype)
-    turned.view(out, -1).copy_(_tensor(array.reshape(-1, out)).t())
-    return turned.permute(from_last(array.ndim))
+    turned = transposed(array.reshape(-1, out)).reshape(out, *window, per_group)
+    return _tensor(turned).permute(from_last(array.ndim))
 
 
 def empty_like_result(tensor: torch.Tensor, shape: Sequence[Any], layout: str, dtype: Any = None) -> torch.Tensor:

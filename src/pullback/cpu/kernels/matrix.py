@@ -1,0 +1,25 @@
+"""A matrix transposed from one array into another, in bands of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.kernels.transpose import make_transpose
+
+BAND = 64  # rows of a piece, and columns taken at a time: whole lines on both sides, few enough rows for the TLB
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    SIZE = lanes.size
+    turn = make_transpose(lanes, widen=True)
+
+    def transpose(piece, scratch, source, target, rows, cols):
+        first = piece * BAND
+        count = min(BAND, rows - first)
+        for at in range(0, cols, BAND):
+            turn(
+                source + (first * cols + at) * SIZE, cols * SIZE, target + (at * rows + first) * SIZE, rows * SIZE,
+                count, min(BAND, cols - at),
+            )  # fmt: skip
+
+    return {"transpose": transpose}
