@@ -30,10 +30,12 @@ collect_ignore_glob = [] if find_spec("jax") else ["test_jax*.py"]
 def kernel_under_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelUnderTest]:
     """The kernel that `kernels_of` chose. A test whose every case it refused has shown nothing, and fails.
 
-    Winograd refuses small problems because they do not pay, which is no reason here.
+    Winograd refuses small problems, and `turned` large images of few channels, because they do not pay: no reason here.
     """
     if pb.backends() != ("reference",):
         monkeypatch.setattr("pullback.cpu.winograd.unpaid", lambda problem, shape: None)
+        monkeypatch.setattr("pullback.cpu.conv.FEWEST_TURNED_CHANNELS", 1)
+        monkeypatch.setattr("pullback.cpu.conv.MOST_TURNED_CELLS", 1 << 20)
     under_test = KernelUnderTest(*request.param)
     yield under_test
     assert under_test.accepted, f"{under_test.name} refused every case: {under_test.refusals}"

@@ -96,7 +96,7 @@ def test_roofs_are_measured() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_transposed_matrices(dtype: str) -> None:
-    for shape in ((1, 1), (3, 200), (64, 64), (65, 17), (130, 129), (0, 3)):
+    for shape in ((1, 1), (3, 200), (64, 64), (65, 17), (130, 129), (0, 3), (5, 66, 16), (3, 49, 130)):
         whole = np.arange(np.prod(shape) + 8).astype(dtype)[8:].reshape(shape)
-        np.testing.assert_array_equal(matrix.transposed(whole), whole.T)
-        np.testing.assert_array_equal(matrix.transposed(whole[:, ::2]), whole[:, ::2].T)
+        np.testing.assert_array_equal(matrix.transposed(whole), whole.swapaxes(-1, -2))
+        np.testing.assert_array_equal(matrix.transposed(whole[..., ::2]), whole[..., ::2].swapaxes(-1, -2))

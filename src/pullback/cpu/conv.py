@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
 from pullback.cpu.filter_memory import FilterOrder, in_known_order
+from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
 from pullback.reference import conv as reference
@@ -19,10 +23,8 @@ from pullback.registry import CPU, register_kernel
 from pullback.rules import Array
 
 BYTE = np.dtype(np.uint8)
-
-
-def address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fill vectors in place
+MOST_TURNED_BYTES = 8 << 20
 
 
 def run_sweep(make_plan: Callable[[Problem, FilterOrder], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
@@ -32,11 +34,11 @@ def run_sweep(make_plan: Callable[[Problem, FilterOrder], ConvPlan], problem: Pr
     forward = problem.op == "conv"
     target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
-    start = -(-address(packed) // LINE) * LINE
-    plan.pack.run(filter=address(weights), packed=start, faults=address(faults))
+    start = -(-address_of(packed) // LINE) * LINE
+    plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
     if faults[0]:  # padding made of zeros would spoil what it should leave alone
         return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
-    plan.sweep.run(source=address(source), target=address(target), packed=start)
+    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start)
     return target
 
 
@@ -46,10 +48,10 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     plan = filter_plan(problem)
     target = new_array(problem.filter_shape, problem.dtype)
     workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
-    start = -(-address(workspace) // LINE) * LINE
-    plan.sums.run(x=address(x), dy=address(dy), target=start if plan.finish else address(target))
+    start = -(-address_of(workspace) // LINE) * LINE
+    plan.sums.run(x=address_of(x), dy=address_of(dy), target=start if plan.finish else address_of(target))
     if plan.finish:
-        plan.finish.run(sums=start, target=address(target))
+        plan.finish.run(sums=start, target=address_of(target))
     if plan.checked and not np.isfinite(target).all():  # a dy that is not finite has met zeros that stand for no cell
         return reference.conv_grad_filter(problem, dy, x)
     return target
@@ -68,8 +70,35 @@ def few_channels(problem: Problem) -> str | None:
     return refused
 
 
+def turned(problem: Problem, source: Array, filter: Array) -> Array:
+    """Images turned to channels_last and back, between which the direct kernel finds whole vectors of channels."""
+    last = replace(problem, layout="channels_last")
+    rank = problem.window.rank
+    cells = transposed(source.reshape(*source.shape[:2], -1))
+    shape = last.output_shape if problem.op == "conv" else last.input_shape
+    given = last.input_shape if problem.op == "conv" else last.output_shape
+    result = run_sweep(direct_plan, last, cells.reshape(given), filter.transpose(*range(2, rank + 2), 1, 0))
+    flat = transposed(result.reshape(shape[0], -1, shape[-1]))
+    return flat.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
+
+
+def worth_turning(problem: Problem) -> str | None:
+    window = problem.window
+    if problem.layout != "channels_first":
+        return "it turns images from channels_first, and these lie in channels_last"
+    if max(math.prod(window.input_size), math.prod(window.output_size)) > MOST_TURNED_CELLS:
+        return f"it is for images of at most {MOST_TURNED_CELLS} cells, which do not fill vectors"
+    if min(problem.channels_in, problem.channels_out) // problem.groups < FEWEST_TURNED_CHANNELS:
+        return f"it is for at least {FEWEST_TURNED_CHANNELS} channels, which fill vectors"
+    both = math.prod(problem.input_shape) + math.prod(problem.output_shape)
+    if both * problem.dtype.itemsize > MOST_TURNED_BYTES:
+        return "it turns all images at once, and these take too much memory"
+    return not_empty(problem)
+
+
 def register() -> None:
     for op in ("conv", "conv_grad_input"):
         register_kernel(op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
+        register_kernel(op, CPU, "turned", worth_turning, turned)
         register_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
     register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

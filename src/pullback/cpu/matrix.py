@@ -1,7 +1,8 @@
-"""Transposing a matrix on all threads: how a filter's gradient comes to lie as PyTorch keeps its weights."""
+"""Transposing matrices on all threads: filter gradients as PyTorch keeps its weights, small images in another layout."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -18,17 +19,18 @@ NATIVE = ("float32", "float64")
 
 
 @lru_cache(maxsize=1024)
-def _plan(rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
-    given = {"source": None, "target": None, "rows": rows, "cols": cols}
-    moved = 2 * rows * cols * dtype.itemsize
-    return make_plan(code(Variant("matrix", "transpose", dtype.name)), -(-rows // BAND), 0, moved, given)
+def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
+    bands = -(-rows // BAND)
+    given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}
+    moved = 2 * count * rows * cols * dtype.itemsize
+    return make_plan(code(Variant("matrix", "transpose", dtype.name)), count * bands, 0, moved, given)
 
 
-def transposed(matrix: Array) -> Array:
-    """A copy of the matrix with its axes exchanged."""
-    rows, cols = matrix.shape
-    if matrix.dtype.name not in NATIVE or 0 in matrix.shape:
-        return np.ascontiguousarray(matrix.T)
-    source, target = np.ascontiguousarray(matrix), new_array((cols, rows), matrix.dtype)
-    _plan(rows, cols, matrix.dtype).run(source=address_of(source), target=address_of(target))
+def transposed(matrices: Array) -> Array:
+    """A copy of a matrix, or of several along the first axis, with rows and columns exchanged."""
+    *several, rows, cols = matrices.shape
+    if matrices.dtype.name not in NATIVE or 0 in matrices.shape:
+        return np.ascontiguousarray(matrices.swapaxes(-1, -2))
+    source, target = np.ascontiguousarray(matrices), new_array((*several, cols, rows), matrices.dtype)
+    _plan(math.prod(several), rows, cols, matrices.dtype).run(source=address_of(source), target=address_of(target))
     return target

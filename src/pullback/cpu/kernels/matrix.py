@@ -1,4 +1,4 @@
-"""A matrix transposed from one array into another, in bands of rows."""
+"""Matrices transposed from one array into another, in bands of rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ def build(lanes: Any) -> dict[str, Any]:
     SIZE = lanes.size
     turn = make_transpose(lanes, widen=True)
 
-    def transpose(piece, scratch, source, target, rows, cols):
-        first = piece * BAND
+    def transpose(piece, scratch, source, target, bands, rows, cols):
+        """`bands` pieces to a matrix."""
+        matrix, first = piece // bands * rows * cols * SIZE, piece % bands * BAND
+        source, target = source + matrix, target + matrix
         count = min(BAND, rows - first)
         for at in range(0, cols, BAND):
             turn(
