@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -24,6 +25,11 @@ settings.load_profile("pullback")
 
 # Files of a framework are read only where it is installed.
 collect_ignore_glob = [] if find_spec("jax") else ["test_jax*.py"]
+
+
+def pytest_runtest_teardown() -> None:
+    """What compiling kernels leaves behind is large and stays: the garbage collector need not look at it again every time."""
+    gc.freeze()
 
 
 @pytest.fixture
