@@ -67,6 +67,7 @@ def main() -> None:
     if given.save and rank == 0:
         torch.save(model.module.state_dict(), given.save)
     distributed.barrier()  # nobody hangs up while the first process still writes
+    del model  # it holds on to the group, whose threads must end here and not somewhere in the interpreter's own end
     distributed.destroy_process_group()
 
 
