@@ -6,6 +6,7 @@ the reference kernels stand last in every backend's list. Asking for a kernel by
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -96,6 +97,9 @@ class Explanation:
 
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # Nobody else may hold it while a process forks: in the child it would never be released.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _loaded = False
 _changes = 0  # grows with every change of the lists
 _backend: ContextVar[str | None] = block_setting("pullback_backend")
