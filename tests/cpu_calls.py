@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.testing as np_testing  # not at first use: a fork meanwhile would leave the child waiting for the import
 
 import pullback as pb
 
@@ -84,11 +85,11 @@ def assert_close(found: Answer, expected: Answer) -> None:
     for a, b in zip(found, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if a.dtype.kind in "iu":
-            np.testing.assert_array_equal(a, b)
+            np_testing.assert_array_equal(a, b)
         else:
             relative = 1e-6 if a.dtype.itemsize >= 4 else 2e-3
             scale = float(np.abs(b.astype(np.float64)).max(initial=0.0))
-            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=relative, atol=relative * scale)
+            np_testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=relative, atol=relative * scale)
 
 
 def start_python(code: str, *arguments: str, warnings: str = "error", **environment: str) -> subprocess.Popen[str]:

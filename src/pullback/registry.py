@@ -6,8 +6,6 @@ the reference kernels stand last in every backend's list. Asking for a kernel by
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
+from pullback.forking import REGISTRY, lock_free_in_children
 from pullback.problem import AnyProblem
 from pullback.settings import block_setting, current_precision, environment
 
@@ -96,10 +95,7 @@ class Explanation:
 
 
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # Nobody else may hold it while a process forks: in the child it would never be released.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_lock = lock_free_in_children(REGISTRY)
 _loaded = False
 _changes = 0  # grows with every change of the lists
 _backend: ContextVar[str | None] = block_setting("pullback_backend")

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pullback import __version__
-from pullback.cpu.machine import machine
+from pullback.cpu.machine import loading, machine
 
 CACHE_VARIABLE = "PULLBACK_CACHE_DIR"
 
@@ -63,12 +62,6 @@ class Code:
 compilations = 0  # how many kernels this process has compiled; tests hold it against the number of variants
 _loaded: dict[Variant, Code] = {}
 _engines: list[Any] = []  # keeps the machine code alive
-_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    # A fork waits for a compilation under way in another thread: the child gets whole tables, and Numba's own lock free.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def cache_directory() -> Path:
@@ -216,7 +209,7 @@ def code(variant: Variant) -> Code:
     found = _loaded.get(variant)
     if found is not None:
         return found
-    with _lock:
+    with loading:  # a fork waits: the child gets whole tables, and Numba's own lock free
         if variant not in _loaded:
             path = _cache_file(variant)
             kept = _read(path)

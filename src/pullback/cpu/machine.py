@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pullback.forking import LOADING, lock_free_in_children
+
 VECTOR_BYTES_VARIABLE = "PULLBACK_VECTOR_BYTES"
+
+# Held while packages are imported and kernels compiled or loaded: a module half imported in another thread at the moment of a fork
+# would stay so in the child.
+loading = lock_free_in_children(LOADING)
 
 
 @dataclass(frozen=True)
@@ -51,18 +57,19 @@ def _vector_bytes(features: dict[str, bool]) -> int:
 @cache
 def machine() -> Machine:
     """This machine, read once."""
-    from llvmlite import binding
+    with loading:
+        from llvmlite import binding
 
-    try:
-        features = binding.get_host_cpu_features()
-    except RuntimeError:  # LLVM cannot tell on every system
-        features = binding.FeatureMap()
-    return Machine(
-        triple=binding.get_default_triple(),
-        cpu=binding.get_host_cpu_name(),
-        features=features.flatten(),
-        vector_bytes=_vector_bytes(dict(features)),
-        l1_bytes=_cache_bytes(1, 32 << 10),
-        l2_bytes=_cache_bytes(2, 512 << 10),
-        l3_bytes=_cache_bytes(3, 8 << 20),
-    )
+        try:
+            features = binding.get_host_cpu_features()
+        except RuntimeError:  # LLVM cannot tell on every system
+            features = binding.FeatureMap()
+        return Machine(
+            triple=binding.get_default_triple(),
+            cpu=binding.get_host_cpu_name(),
+            features=features.flatten(),
+            vector_bytes=_vector_bytes(dict(features)),
+            l1_bytes=_cache_bytes(1, 32 << 10),
+            l2_bytes=_cache_bytes(2, 512 << 10),
+            l3_bytes=_cache_bytes(3, 8 << 20),
+        )

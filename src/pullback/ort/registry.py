@@ -5,13 +5,13 @@ There are two tables, one for each voice: the mended kernels, and those that ans
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.ort.quirks import quirks_active
 from pullback.ort.schema import DOMAIN_NAMES, as_opset, find_schema
 from pullback.rules import Array
@@ -61,7 +61,7 @@ class KernelDef:
         return mine.start < theirs.stop and theirs.start < mine.stop and types_meet
 
 
-_lock = threading.Lock()
+_lock = lock_free_in_children(FRONT_END)
 _kernels: dict[bool, list[KernelDef]] = {False: [], True: []}
 
 

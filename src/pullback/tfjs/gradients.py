@@ -5,13 +5,13 @@ In quirks a rounding mode is lost, dilated convolutions are refused and second d
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.registry import KernelError
 from pullback.tfjs.geometry import per_axis
 from pullback.tfjs.quirks import in_quirks
@@ -43,7 +43,7 @@ class GradConfig:
         return [*(inputs[name] for name in names), *kept]
 
 
-_lock = threading.Lock()
+_lock = lock_free_in_children(FRONT_END)
 _gradients: dict[str, GradConfig] = {}
 _beyond: dict[str, GradConfig] = {}
 

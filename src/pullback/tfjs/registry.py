@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.registry import KernelError
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool  # noqa: F401  (importing them fills KERNELS)
 from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc
@@ -34,7 +34,7 @@ class _Factory:
     priority: int
 
 
-_lock = threading.RLock()
+_lock = lock_free_in_children(FRONT_END)
 _kernels: dict[tuple[str, str], KernelConfig] = {}  # by (backend, kernel)
 _factories: dict[str, _Factory] = {}
 _instances: dict[str, Any] = {}

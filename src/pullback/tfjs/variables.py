@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,12 +11,13 @@ from weakref import WeakValueDictionary
 
 import numpy.typing as npt
 
+from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.rules import Array
 from pullback.tfjs.tensors import as_tensor, dtype_name, js_text
 
 _recorded: ContextVar[dict[int, Any]] = ContextVar("pullback_tfjs_variables", default={})  # noqa: B039 (never changed)
 _numbers = count()
-_lock = threading.Lock()
+_lock = lock_free_in_children(FRONT_END)
 _known: WeakValueDictionary[str, Variable] = WeakValueDictionary()
 
 
