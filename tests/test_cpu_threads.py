@@ -154,6 +154,32 @@ def test_a_stopped_pool_leaves_no_thread_and_still_answers(fresh_pool: threads.P
         assert threading.active_count() == before
 
 
+def test_a_pool_is_stopped_while_others_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping must not write into a job under way: its pieces would never be made."""
+    call = large("channels_first")["max_pool"]
+    expected = bits(call())
+    over = threading.Event()
+
+    def caller() -> int:
+        answers = 0
+        with pb.backend("cpu"), pb.threads(2):
+            while not over.is_set():
+                assert bits(call()) == expected
+                answers += 1
+        return answers
+
+    with ThreadPoolExecutor(2) as callers:
+        running = [callers.submit(caller) for _ in range(2)]
+        try:
+            for _ in range(100):
+                monkeypatch.setattr(threads, "_pool", stopped := threads.Pool())
+                time.sleep(0.002)
+                stopped.stop()
+        finally:
+            over.set()
+        assert all(each.result(timeout=60) > 0 for each in running)
+
+
 def test_no_more_threads_to_be_had(fresh_pool: threads.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = large("channels_last")
     with pb.threads(1):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu import depthwise_cells, depthwise_planes
+from pullback.cpu import depthwise_cells, depthwise_planes, depthwise_slide
 from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_common import lanes_of
 from pullback.cpu.memory import new_array
@@ -45,6 +45,10 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
 
 
+def _slides(problem: Problem) -> bool:
+    return _each(problem) == (1, 1) and depthwise_slide.slides(problem)
+
+
 def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array | None:
     """Forward or input gradient; None where a weight that is not finite would be multiplied by the zeros beyond the ends."""
     last = problem.layout == "channels_last"
@@ -54,7 +58,10 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
         return None
     source = np.ascontiguousarray(source)
     target = new_array(shape, problem.dtype)
-    plan = depthwise_cells.gather_plan(problem, finite) if last else depthwise_planes.gather_plan(problem)
+    if finite and _slides(problem):
+        plan = depthwise_slide.gather_plan(problem)
+    else:
+        plan = depthwise_cells.gather_plan(problem, finite) if last else depthwise_planes.gather_plan(problem)
     plan.run(source=address_of(source), weights=address_of(weights), target=address_of(target))
     return target
 
@@ -62,8 +69,8 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)
-    module: Any = depthwise_cells if problem.layout == "channels_last" else depthwise_planes
-    plans = module.filter_plans(problem)
+    kept: Any = depthwise_cells if problem.layout == "channels_last" else depthwise_planes
+    plans = (depthwise_slide if _slides(problem) else kept).filter_plans(problem)
     sums = np.empty(plans.sum_bytes, np.uint8)
     plans.products.run(source=address_of(x), dy=address_of(dy), sums=address_of(sums))
     plans.add.run(sums=address_of(sums), result=address_of(result))

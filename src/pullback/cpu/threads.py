@@ -201,7 +201,11 @@ class Pool:
         """End the workers; jobs that come later run on their callers alone."""
         self._stop = True
         self._desk.job[STOPPED] = 1
-        self._desk.wake_all()
+        if self.busy.acquire(timeout=1.0):  # not while a job is written down there
+            try:
+                self._desk.wake_all()
+            finally:
+                self.busy.release()
         with self._wake:
             self._wake.notify_all()
         for worker in self.workers:

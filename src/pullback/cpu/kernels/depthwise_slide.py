@@ -1,0 +1,392 @@
+"""Depthwise convolution in channels_first where planes are read and written in place: windows slide down strips of columns.
+
+A strip is a vector of target columns, or two. Going down its rows, a row of the source is read once for all the taps that meet it,
+and sums that are not complete stay in registers. Columns beyond the ends are masked; rows beyond them are read from a row of zeros
+in scratch. Windows are square and undilated, the stride is 1 or 2: `taps` and `stride` are constants of the machine code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from pullback.cpu.kernels.depthwise_tiles import Emit, emit_loop
+from pullback.cpu.kernels.native import LINE, fence, fill_zero, stream_bytes
+from pullback.cpu.kernels.vectors import I8, I32, I64, constant_vector, declare, outline, pointer, splat_lanes, stay_outline
+
+SPARE = 1 << 10  # bytes of scratch that stand for a row of zeros, and as many that take what nobody wants
+
+
+class Strip(Emit):
+    """What the tiles below share: columns of a plane under masks, and rows that may lie beyond it."""
+
+    def __init__(self, lanes: Any, builder: Any, stride: int) -> None:
+        super().__init__(lanes, builder)
+        self.stride = stride
+
+    def number(self, value: int) -> Any:
+        return ir.Constant(I64, value)
+
+    def times(self, value: Any, factor: int) -> Any:
+        return self.builder.mul(value, self.number(factor))
+
+    def row_or(self, spare: Any, at: Any, row: Any, rows: Any) -> Any:
+        """`at`, or `spare` for a row that is not there."""
+        return self.builder.select(self.builder.icmp_unsigned("<", row, rows), at, spare)
+
+    def ask(self, address: Any) -> None:
+        """Prefetch a line."""
+        function = declare(self.builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        self.builder.call(function, [pointer(self.builder, address, I8), *(ir.Constant(I32, word) for word in (0, 2, 1))])
+
+    def ask_lines(self, ahead: Any, lines: int) -> Any:
+        """Prefetch some lines; where to go on."""
+        for line in range(lines):
+            self.ask(self.builder.add(ahead, self.number(line * LINE)))
+        return self.builder.add(ahead, self.number(lines * LINE))
+
+    def ask_ahead(self, ahead: Any, end: Any, lines: int) -> Any:
+        """Prefetch some lines, as far as `end`; where to go on."""
+        more = self.ask_lines(ahead, lines)
+        return self.builder.select(self.builder.icmp_signed("<", more, end), more, end)
+
+    def inside(self, first: Any, width: Any) -> Any:
+        """Mask of the lanes whose column lies in the plane; lane 0 is column `first`."""
+        builder, count = self.builder, self.lanes.count
+        begin, end = (splat_lanes(builder, builder.trunc(number, I32), count) for number in (first, width))
+        column = builder.add(constant_vector(ir.VectorType(I32, count), range(count)), begin)
+        return builder.icmp_unsigned("<", column, end)
+
+    def masks(self, first: Any, width: Any, taps: int) -> list[Any]:
+        """Masks of all vectors that `columns` reads."""
+        if self.stride == 1:
+            return [self.inside(self.builder.add(first, self.number(b)), width) for b in range(taps)]
+        starts = [2 * pair + half * self.lanes.count for pair in range((taps + 1) // 2) for half in range(2)]
+        return [self.inside(self.builder.add(first, self.number(start)), width) for start in starts]
+
+    def columns(self, at: Any, masks: list[Any], taps: int) -> list[Any]:
+        """For each tap the source columns that the lanes of a target vector meet; the first one's is at `at`."""
+        builder, count, size = self.builder, self.lanes.count, self.lanes.size
+        if self.stride == 1:
+            return [self.load(builder.add(at, self.number(b * size)), False, masks[b]) for b in range(taps)]
+        found = []
+        for pair in range((taps + 1) // 2):
+            halves = [
+                self.load(builder.add(at, self.number((2 * pair + half * count) * size)), False, masks[2 * pair + half])
+                for half in range(2)
+            ]
+            for odd in range(min(2, taps - 2 * pair)):
+                order = constant_vector(ir.VectorType(I32, count), range(odd, 2 * count, 2))
+                found.append(builder.shuffle_vector(*halves, order))
+        return found
+
+    def weights(self, at: Any, row_step: Any, column_step: Any, taps: int) -> list[list[Any]]:
+        builder = self.builder
+        return [
+            [self.splat(builder.add(at, builder.add(self.times(row_step, a), self.times(column_step, b)))) for b in range(taps)]
+            for a in range(taps)
+        ]
+
+
+def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
+    """Target rows [row0, row1) of `vectors` vectors of columns from `column` on."""
+    V, SIZE = lanes.count, lanes.size
+    carried_rows = (taps - 1) // stride
+
+    @intrinsic
+    def tile(
+        context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, cols: Any, row0: Any, row1: Any, column: Any,
+        low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, zeros: Any, ahead: Any, end: Any,
+    ) -> Any:  # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            (
+                source, source_rows, source_cols, target, cols, row0, row1, column,
+                low_h, low_w, weights, weight_row, weight_column, zeros, ahead, end,
+            ) = args  # fmt: skip
+            strip = Strip(lanes, builder, stride)
+            factors = strip.weights(weights, weight_row, weight_column, taps)
+            first = builder.add(strip.times(column, stride), low_w)
+            firsts = [builder.add(first, strip.number(u * V * stride)) for u in range(vectors)]
+            masks = [strip.masks(each, source_cols, taps) for each in firsts]
+            wanted = [strip.mask(builder.sub(cols, builder.add(column, strip.number(u * V)))) for u in range(vectors)]
+            pitch, target_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
+            base = builder.add(source, strip.times(first, SIZE))
+            top = builder.add(strip.times(row0, stride), low_h)
+
+            def meet(row: Any, sums: list[list[Any]], tap: int) -> None:
+                """Add source row `row`, which is tap row `tap` of the first of these target rows."""
+                at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
+                for u in range(vectors):
+                    cells = strip.columns(builder.add(at, strip.number(u * V * stride * SIZE)), masks[u], taps)
+                    for q in range(len(sums)):
+                        a = tap - stride * q
+                        if 0 <= a < taps:
+                            for b in range(taps):
+                                sums[q][u] = strip.fma(cells[b], factors[a][b], sums[q][u])
+
+            def zeros_for(count: int) -> list[list[Any]]:
+                return [[strip.zero] * vectors for _ in range(count)]
+
+            sums = zeros_for(carried_rows)
+            for t in range(taps - stride):
+                meet(builder.add(top, strip.number(t)), sums, t)
+
+            def body(r: Any, carried: Any) -> Any:
+                ahead, row, place, *flat = carried
+                ahead = strip.ask_ahead(ahead, end, 2)
+                sums = [flat[q * vectors : (q + 1) * vectors] for q in range(carried_rows)] + zeros_for(1)
+                for j in range(stride):
+                    meet(builder.add(row, strip.number(j)), sums, taps - stride + j)
+                for u in range(vectors):
+                    strip.store(builder.add(place, strip.number(u * V * SIZE)), sums[0][u], False, wanted[u])
+                down = builder.add(row, strip.number(stride)), builder.add(place, target_pitch)
+                return [ahead, *down, *(total for line in sums[1:] for total in line)]
+
+            place = builder.add(target, strip.times(column, SIZE))
+            begin = [ahead, builder.add(top, strip.number(taps - stride)), place, *(total for line in sums for total in line)]
+            emit_loop(builder, row0, row1, begin, body)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * 16), emit
+
+    return tile
+
+
+def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
+    """Source rows [row0, row1) of one vector of source columns: each completes `stride` rows of the target.
+
+    Target cell stride * k + e - low gets source cells k, k - 1 ... by taps e, e + stride ...
+    """
+    V, SIZE = lanes.count, lanes.size
+    reach = (taps - 1) // stride
+
+    @intrinsic
+    def tile(
+        context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, rows: Any, cols: Any, row0: Any, row1: Any,
+        column: Any, low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, zeros: Any, spare: Any,
+        ahead: Any, end: Any,
+    ) -> Any:  # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            (
+                source, source_rows, source_cols, target, rows, cols, row0, row1, column,
+                low_h, low_w, weights, weight_row, weight_column, zeros, spare, ahead, end,
+            ) = args  # fmt: skip
+            strip = Strip(lanes, builder, 1)
+            factors = strip.weights(weights, weight_row, weight_column, taps)
+            first = builder.sub(column, strip.number(reach))
+            masks = strip.masks(first, source_cols, reach + 1)
+            pitch, target_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
+            base = builder.add(source, strip.times(first, SIZE))
+            left = builder.sub(strip.times(column, stride), low_w)
+            wanted = [strip.inside(builder.add(left, strip.number(u * V)), cols) for u in range(stride)]
+
+            def meet(row: Any, sums: list[list[Any]]) -> list[list[Any]]:
+                """Add a source row to the `taps` target rows that it meets, each with `stride` phases of columns."""
+                at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
+                cells = strip.columns(at, masks, reach + 1)[::-1]  # cell m is column k - m
+                found = [list(line) for line in sums] + [[strip.zero] * stride for _ in range(taps - len(sums))]
+                for a in range(taps):
+                    for b in range(taps):
+                        found[a][b % stride] = strip.fma(cells[b // stride], factors[a][b], found[a][b % stride])
+                return found
+
+            sums: list[list[Any]] = [[strip.zero] * stride for _ in range(taps - stride)]
+            for m in range(reach, 0, -1):
+                sums = meet(builder.sub(row0, strip.number(m)), sums)[stride:]
+
+            def body(k: Any, carried: Any) -> Any:
+                ahead, *flat = carried
+                ahead = strip.ask_ahead(ahead, end, 2)
+                sums = meet(k, [flat[q * stride : (q + 1) * stride] for q in range(taps - stride)])
+                for e in range(stride):
+                    row = builder.sub(builder.add(strip.times(k, stride), strip.number(e)), low_h)
+                    place = builder.add(target, builder.add(builder.mul(row, target_pitch), strip.times(left, SIZE)))
+                    place = strip.row_or(spare, place, row, rows)
+                    for u in range(stride):
+                        order = [u * V // stride + i // stride + V * (i % stride) for i in range(V)]
+                        woven = builder.shuffle_vector(*sums[e], constant_vector(ir.VectorType(I32, V), order))
+                        strip.store(builder.add(place, strip.number(u * V * SIZE)), woven, False, wanted[u])
+                return [ahead, *(total for line in sums[stride:] for total in line)]
+
+            emit_loop(builder, row0, row1, [ahead, *(total for line in sums for total in line)], body)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * 18), emit
+
+    return tile
+
+
+def _make_products(lanes: Any, taps: int, stride: int) -> Any:
+    """Sums of source times dy over rows [row0, row1) of one vector of dy's columns, a vector for each tap, added to `sums`."""
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+
+    @intrinsic
+    def tile(
+        context: Any, source: Any, source_rows: Any, source_cols: Any, dy: Any, cols: Any, row0: Any, row1: Any, column: Any,
+        low_h: Any, low_w: Any, sums: Any, zeros: Any, ahead: Any, dy_ahead: Any,
+    ) -> Any:  # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            source, source_rows, source_cols, dy, cols, row0, row1, column, low_h, low_w, sums, zeros, ahead, dy_ahead = args
+            strip = Strip(lanes, builder, stride)
+            first = builder.add(strip.times(column, stride), low_w)
+            masks = strip.masks(first, source_cols, taps)
+            wanted = strip.mask(builder.sub(cols, column))
+            pitch, dy_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
+            base = builder.add(source, strip.times(first, SIZE))
+            top = builder.add(strip.times(row0, stride), low_h)
+            places = [builder.add(sums, strip.number(tap * V * WIDE)) for tap in range(taps * taps)]
+            kept = taps - stride  # rows of the source that the next row of dy meets again
+
+            def cells_of(row: Any) -> list[Any]:
+                at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
+                return strip.columns(at, masks, taps)
+
+            def body(r: Any, carried: Any) -> Any:
+                ahead, dy_ahead, row, place, *flat = carried
+                ahead, dy_ahead = strip.ask_lines(ahead, stride * stride), strip.ask_lines(dy_ahead, 1)
+                totals, cells = flat[: taps * taps], flat[taps * taps :]
+                lines = [cells[a * taps : (a + 1) * taps] for a in range(kept)]
+                lines += [cells_of(builder.add(row, strip.number(j))) for j in range(stride)]
+                factor = strip.load(place, False, wanted)
+                for a in range(taps):
+                    for b in range(taps):
+                        totals[a * taps + b] = strip.fma(lines[a][b], factor, totals[a * taps + b])
+                down = builder.add(row, strip.number(stride)), builder.add(place, dy_pitch)
+                return [ahead, dy_ahead, *down, *totals, *(cell for line in lines[stride:] for cell in line)]
+
+            place = builder.add(dy, builder.add(builder.mul(row0, dy_pitch), strip.times(column, SIZE)))
+            known = [cell for t in range(kept) for cell in cells_of(builder.add(top, strip.number(t)))]
+            begin = [
+                ahead,
+                dy_ahead,
+                builder.add(top, strip.number(kept)),
+                place,
+                *(strip.load(at, True) for at in places),
+                *known,
+            ]
+            _, _, _, _, *flat = emit_loop(builder, row0, row1, begin, body)
+            for at, total in zip(places, flat, strict=False):
+                strip.store(at, total, True)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * 14), emit
+
+    return tile
+
+
+def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    gather_one, gather_two = (_make_gather(lanes, taps, stride, vectors) for vectors in (1, 2))
+    products_tile = _make_products(lanes, taps, stride)
+    load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
+
+    @outline
+    def gather_rows(
+        source, source_rows, source_cols, target, cols, row0, row1, low_h, low_w, weights, weight_row, weight_column, zeros,
+        ahead, ahead_bytes,
+    ):  # fmt: skip
+        stay_outline()
+        column, strips = 0, (cols + 2 * V - 1) // (2 * V)
+        for s in range(strips):
+            begin, end = ahead + ahead_bytes * s // strips, ahead + ahead_bytes * (s + 1) // strips
+            if cols - column > V:
+                gather_two(
+                    source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
+                    weight_column, zeros, begin, end,
+                )  # fmt: skip
+            else:
+                gather_one(
+                    source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
+                    weight_column, zeros, begin, end,
+                )  # fmt: skip
+            column += 2 * V
+
+    def gather(
+        piece, scratch, source, weights, target, group, units, groups, blocks, block_rows, source_rows, source_cols, rows, cols,
+        low_h, low_w, weight_start, weight_row, weight_column, group_weights, stage,
+    ):  # fmt: skip
+        """stage: whether results go through scratch, past the cache."""
+        fill_zero(scratch, SPARE)
+        plane = source_rows * source_cols * SIZE
+        for unit in range(piece * group, min(piece * group + group, units)):
+            owner, b = unit // blocks, unit % blocks
+            row0, row1 = b * block_rows, min(b * block_rows + block_rows, rows)
+            place = target + (owner * rows + row0) * cols * SIZE
+            out = scratch + stage if stage else place
+            gather_rows(
+                source + owner * plane, source_rows, source_cols, out, cols, row0, row1, low_h, low_w,
+                weights + owner % groups * group_weights + weight_start, weight_row, weight_column, scratch,
+                source + (unit + 1) * plane // blocks, plane // blocks,
+            )  # fmt: skip
+            if stage:
+                stream_bytes(place, out, (row1 - row0) * cols * SIZE)
+        if stage:
+            fence()
+
+    def products(
+        piece, scratch, source, dy, sums, group, units, groups, group_block, chunks, sums_bytes, blocks, block_rows,
+        source_rows, source_cols, rows, cols, low_h, low_w, own_start,
+    ):  # fmt: skip
+        """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
+        fill_zero(scratch, SPARE)
+        own, vector = scratch + own_start, V * WIDE
+        part, chunk = piece // chunks, piece % chunks
+        strips, stop = (cols + V - 1) // V, min(chunk * group + group, units)
+        for g in range(part * group_block, min(part * group_block + group_block, groups)):
+            fill_zero(own, taps * taps * vector)
+            for unit in range(chunk * group, stop):
+                image, b = unit // blocks, unit % blocks
+                owner = image * groups + g
+                row0, row1 = b * block_rows, min(b * block_rows + block_rows, rows)
+                n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * group, g + 1)
+                owner_next += n // blocks * groups
+                first = n % blocks * block_rows
+                ahead = source + (owner_next * source_rows + first * stride) * source_cols * SIZE
+                dy_ahead = dy + (owner_next * rows + first) * cols * SIZE
+                for s in range(strips):
+                    asked = s * (row1 - row0) * LINE
+                    products_tile(
+                        source + owner * source_rows * source_cols * SIZE, source_rows, source_cols,
+                        dy + owner * rows * cols * SIZE, cols, row0, row1, s * V, low_h, low_w, own, scratch,
+                        ahead + stride * stride * asked, dy_ahead + asked,
+                    )  # fmt: skip
+            result = sums + chunk * sums_bytes + g * taps * taps * WIDE
+            for i in range(taps * taps):
+                put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
+
+    kernels = {"gather": gather, "products": products}
+    if stride == 1:
+        return kernels
+    weave_tile = _make_weave(lanes, taps, stride)
+
+    def weave(
+        piece, scratch, source, weights, target, group, units, groups, blocks, block_rows, first_row, last_row, first_column,
+        last_column, source_rows, source_cols, rows, cols, low_h, low_w, weight_row, weight_column, group_weights, stage,
+    ):  # fmt: skip
+        """The input gradient: source rows from first_row to last_row complete all rows of the target, the columns likewise."""
+        fill_zero(scratch, SPARE)
+        plane = source_rows * source_cols * SIZE
+        strips = (last_column - first_column + V - 1) // V
+        for unit in range(piece * group, min(piece * group + group, units)):
+            owner, b = unit // blocks, unit % blocks
+            row0 = first_row + b * block_rows
+            row1 = min(row0 + block_rows, last_row)
+            begin, end = max(row0 * stride - low_h, 0), min(row1 * stride - low_h, rows)
+            place = target + owner * rows * cols * SIZE
+            out = scratch + stage - begin * cols * SIZE if stage else place
+            ahead = source + (unit + 1) * plane // blocks
+            for s in range(strips):
+                weave_tile(
+                    source + owner * plane, source_rows, source_cols, out, rows, cols, row0, row1, first_column + s * V,
+                    low_h, low_w, weights + owner % groups * group_weights, weight_row, weight_column, scratch, scratch + SPARE,
+                    ahead + plane // blocks * s // strips, ahead + plane // blocks * (s + 1) // strips,
+                )  # fmt: skip
+            if stage:
+                stream_bytes(place + begin * cols * SIZE, out + begin * cols * SIZE, (end - begin) * cols * SIZE)
+        if stage:
+            fence()
+
+    return kernels | {"weave": weave}
