@@ -238,7 +238,8 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
             base = builder.add(source, strip.times(first, SIZE))
             top = builder.add(strip.times(row0, stride), low_h)
             places = [builder.add(sums, strip.number(tap * V * WIDE)) for tap in range(taps * taps)]
-            kept = taps - stride  # rows of the source that the next row of dy meets again
+            # Rows of the source that the next row of dy meets again; read again where registers are too few to keep them.
+            kept = taps - stride if taps == 3 or stride == 2 else 0
 
             def cells_of(row: Any) -> list[Any]:
                 at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
@@ -249,13 +250,13 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
                 ahead, dy_ahead = strip.ask_lines(ahead, stride * stride), strip.ask_lines(dy_ahead, 1)
                 totals, cells = flat[: taps * taps], flat[taps * taps :]
                 lines = [cells[a * taps : (a + 1) * taps] for a in range(kept)]
-                lines += [cells_of(builder.add(row, strip.number(j))) for j in range(stride)]
+                lines += [cells_of(builder.add(row, strip.number(j))) for j in range(taps - kept)]
                 factor = strip.load(place, False, wanted)
                 for a in range(taps):
                     for b in range(taps):
                         totals[a * taps + b] = strip.fma(lines[a][b], factor, totals[a * taps + b])
                 down = builder.add(row, strip.number(stride)), builder.add(place, dy_pitch)
-                return [ahead, dy_ahead, *down, *totals, *(cell for line in lines[stride:] for cell in line)]
+                return [ahead, dy_ahead, *down, *totals, *(cell for line in lines[stride:][:kept] for cell in line)]
 
             place = builder.add(dy, builder.add(builder.mul(row0, dy_pitch), strip.times(column, SIZE)))
             known = [cell for t in range(kept) for cell in cells_of(builder.add(top, strip.number(t)))]
