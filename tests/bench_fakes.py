@@ -1,4 +1,4 @@
-"""A clock and a peer for the benchmark's tests: time passes only when told to."""
+"""Two small cases, a clock and a peer for the benchmark's tests: time passes only when told to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from pullback.bench.cases import LAYOUTS, Task
 from pullback.bench.data import Data, Expected
 from pullback.bench.peers.base import Prepared
 from pullback.rules import Array, Layout
+
+POOL = {
+    "name": "small-pool",
+    "rank": 2,
+    "batch": 2,
+    "channels": 3,
+    "size": [7, 9],
+    "window": [3, 2],
+    "stride": [2, 1],
+    "padding": 1,
+}
+CONV = {
+    "name": "small-conv", "rank": 1, "batch": 2, "c_in": 4, "size": [11], "c_out": 6,
+    "kernel": [3], "stride": 2, "padding": 1, "groups": 2, "dilation": 1,
+}  # fmt: skip
 
 
 class FakeClock:

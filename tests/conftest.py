@@ -1,4 +1,4 @@
-"""Fixtures of the core tests: one kernel by name, each backend by dispatch. Compiled kernels are kept between runs."""
+"""Fixtures of the core tests: a kernel by name, each backend by dispatch, two small benchmark cases. Kernels are kept on disk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from bench_fakes import CONV, POOL
 from hypothesis import settings
 from kernels import KernelUnderTest
 
 import pullback as pb
+from pullback.bench.cases import Case, parse_case
 from pullback.settings import environment
 
 # One folder for all workers and later runs, so that a kernel is compiled once for its source and not once a worker.
@@ -67,3 +69,13 @@ def variable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str | N
 
     yield set_or_unset
     environment.cache_clear()
+
+
+@pytest.fixture
+def pool_case() -> Case:
+    return parse_case("pool", POOL)
+
+
+@pytest.fixture
+def conv_case() -> Case:
+    return parse_case("conv", CONV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -120,3 +121,17 @@ def finish(process: subprocess.Popen[str], timeout: float = 120) -> str:
 
 def run_python(code: str, *arguments: str, timeout: float = 120, **keywords: str) -> str:
     return finish(start_python(code, *arguments, **keywords), timeout)
+
+
+def run_script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script of this folder in a process of its own, however it ends."""
+    command = [sys.executable, str(TESTS / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+def guarded_calls(script: str, *arguments: str) -> dict[str, int]:
+    """How many calls of each kernel a guarded script has made, once it has ended well."""
+    result = run_script(script, *arguments)
+    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
+    seen: dict[str, int] = json.loads(result.stdout)
+    return seen

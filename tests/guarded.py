@@ -12,6 +12,7 @@ import json
 import mmap
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -68,11 +69,29 @@ class Memory:
     def holds(self, array: np.ndarray) -> bool:
         return any(inner.ctypes.data <= array.ctypes.data < inner.ctypes.data + inner.size for inner, _, _ in self.arrays)
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside the block, what the library allocates lies here too, scratch included."""
+        threads._own.__dict__.clear()
+        real = np.empty, np.ascontiguousarray
+        np.empty, np.ascontiguousarray = self.empty, self.copy
+        try:
+            yield
+        finally:
+            np.empty, np.ascontiguousarray = real
+
     def check(self) -> None:
         for inner, start, count in self.arrays:
             assert (inner[:start] == MARK).all(), "a byte before an array was written"
             assert (inner[start + count :] == MARK).all(), "a byte after an array was written"
         self.arrays.clear()
+
+
+def bare_memory(side: str) -> Memory:
+    """Guarded memory for a whole process in which nothing is aligned or recycled any more, which would hide a short overrun."""
+    results.SMALLEST = sys.maxsize  # no result is so large
+    threads.LINE = 8  # scratch begins at a multiple of this
+    return Memory(side)
 
 
 def sizes() -> tuple[int, ...]:
@@ -99,15 +118,12 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
 
 
 def main(dtype: str, side: str, stores: str) -> None:
-    memory = Memory(side)
-    real_empty, real_contiguous = np.empty, np.ascontiguousarray
+    memory = bare_memory(side)
     deciding = [module for module in plan_modules() if hasattr(module, "streams")]
     assert deciding, "nobody decides on streaming stores any more"
     for module in deciding:
         module.streams = lambda total_bytes: stores == "streaming"
     cpu.prefers_gather = cpu.prefers_phases = lambda problem: True  # what would cost more must be safe as well
-    results.SMALLEST = sys.maxsize  # no result is so large that it gets aligned or recycled memory
-    threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
     seen: dict[str, int] = {}
     for x, options in cases(dtype):
         window = options.pop("window")
@@ -118,17 +134,13 @@ def main(dtype: str, side: str, stores: str) -> None:
                 if kernel.backend != "cpu":
                     continue
                 forget_plans()  # their tables lie in guarded memory too, which is for one call
-                threads._own.__dict__.clear()
                 guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
-                np.empty, np.ascontiguousarray = memory.empty, memory.copy
                 try:
-                    with pb.backend("cpu"), pb.kernel(kernel.name):
+                    with memory.in_use(), pb.backend("cpu"), pb.kernel(kernel.name):
                         found = as_tuple(getattr(pb, op)(*guarded, **keywords))
                 except pb.KernelError:
                     memory.arrays.clear()
                     continue
-                finally:
-                    np.empty, np.ascontiguousarray = real_empty, real_contiguous
                 assert all(memory.holds(array) for array in found), "an output was not allocated with np.empty"
                 assert_close(found, expected)
                 memory.check()

@@ -7,19 +7,14 @@ import sys
 
 import numpy as np
 from conv_calls import forget_conv_plans, small_calls
-from guarded import Memory
+from guarded import bare_memory
 
 import pullback as pb
-from pullback.cpu import memory as results
-from pullback.cpu import threads
 from pullback.registry import kernels_for
 
 
 def main(dtype: str, side: str) -> None:
-    memory = Memory(side)
-    real_empty, real_contiguous = np.empty, np.ascontiguousarray
-    results.SMALLEST = sys.maxsize
-    threads.LINE = 8
+    memory = bare_memory(side)
     seen: dict[str, int] = {}
     for op, arguments, keywords in small_calls(dtype):
         with pb.backend("reference"):
@@ -28,17 +23,13 @@ def main(dtype: str, side: str) -> None:
             if kernel.backend != "cpu":
                 continue
             forget_conv_plans()
-            threads._own.__dict__.clear()
             guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
-            np.empty, np.ascontiguousarray = memory.empty, memory.copy
             try:
-                with pb.backend("cpu"), pb.kernel(kernel.name), pb.threads(1):
+                with memory.in_use(), pb.backend("cpu"), pb.kernel(kernel.name), pb.threads(1):
                     found = getattr(pb, op)(*guarded, **keywords)
             except pb.KernelError:
                 memory.arrays.clear()
                 continue
-            finally:
-                np.empty, np.ascontiguousarray = real_empty, real_contiguous
             assert memory.holds(found), "the output was not allocated with np.empty"
             scale = float(np.abs(expected.astype(np.float64)).max(initial=1.0))
             relative = 1e-5 if np.dtype(dtype).itemsize >= 4 else 2e-3

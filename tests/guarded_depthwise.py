@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 from cpu_calls import LAYOUTS, assert_close
-from guarded import Memory, sizes
+from guarded import bare_memory, sizes
 
 import pullback as pb
-from pullback.cpu import depthwise, depthwise_cells, depthwise_planes, threads
-from pullback.cpu import memory as results
+from pullback.cpu import depthwise, depthwise_cells, depthwise_planes
 
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},
@@ -41,13 +40,11 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]
 
 
 def main(dtype: str, side: str, stores: str) -> None:
-    memory = Memory(side)
-    real_empty, real_contiguous = np.empty, np.ascontiguousarray
+    memory = bare_memory(side)
     for module in (depthwise_cells, depthwise_planes):
         module.streams = lambda total_bytes: stores == "streaming"
     depthwise.SPREAD = -10.0  # groups that another kernel would do more quickly are taken too
-    results.SMALLEST = depthwise_cells.SMALLEST = sys.maxsize  # no result gets aligned or recycled memory
-    threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
+    depthwise_cells.SMALLEST = sys.maxsize  # results from this size on would be taken for aligned
     seen: dict[str, int] = {}
     for x, f, options in cases(dtype):
         with pb.backend("reference"):
@@ -61,17 +58,13 @@ def main(dtype: str, side: str, stores: str) -> None:
             for module in (depthwise_cells, depthwise_planes):
                 module.gather_plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
                 module.filter_plans.cache_clear()
-            threads._own.__dict__.clear()
             guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
-            np.empty, np.ascontiguousarray = memory.empty, memory.copy
             try:
-                with pb.backend("cpu"), pb.kernel(name):
+                with memory.in_use(), pb.backend("cpu"), pb.kernel(name):
                     found = getattr(pb, op)(*guarded, **options)
             except pb.KernelError:
                 memory.arrays.clear()
                 continue
-            finally:
-                np.empty, np.ascontiguousarray = real_empty, real_contiguous
             assert_close((found,), (expected[op],))
             memory.check()
             seen[f"{op}/{name}"] = seen.get(f"{op}/{name}", 0) + 1

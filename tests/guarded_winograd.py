@@ -7,12 +7,11 @@ import sys
 from typing import Any
 
 import numpy as np
-from guarded import Memory
+from guarded import bare_memory
 from test_cpu_winograd import LAYOUTS, OPS, arrays
 
 import pullback as pb
-from pullback.cpu import memory as results
-from pullback.cpu import threads, winograd_gradient, winograd_plans
+from pullback.cpu import winograd_gradient, winograd_plans
 from pullback.cpu.machine import machine
 from pullback.ops.explain import PREPARE
 
@@ -33,10 +32,7 @@ PLANS = (winograd_plans.convolve_plans, winograd_gradient.gradient_plans)
 
 
 def main(side: str) -> None:
-    memory, calls = Memory(side), 0
-    real_empty, real_contiguous = np.empty, np.ascontiguousarray
-    results.SMALLEST = sys.maxsize  # no result is so large that it gets aligned or recycled memory
-    threads.LINE = 8  # scratch begins at a multiple of this; a whole line would hide a short overrun
+    memory, calls = bare_memory(side), 0
     for layout in LAYOUTS:
         for dtype, shapes in (("float32", SHAPES), ("float16", HALF_SHAPES)):
             for *shape, keywords in shapes:
@@ -46,14 +42,9 @@ def main(side: str) -> None:
                     problem, *given = PREPARE[op](*arguments, layout=layout, **keywords)
                     for plan in PLANS:
                         plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
-                    threads._own.__dict__.clear()
                     guarded = [memory.copy(array) for array in given]
-                    np.empty, np.ascontiguousarray = memory.empty, memory.copy
-                    try:
-                        with pb.threads(1):
-                            found = OPS[op](problem, *guarded)
-                    finally:
-                        np.empty, np.ascontiguousarray = real_empty, real_contiguous
+                    with memory.in_use(), pb.threads(1):
+                        found = OPS[op](problem, *guarded)
                     assert memory.holds(found), "the result was not allocated with np.empty"
                     bound = (1e-5 if dtype == "float32" else 4e-3) * max(1.0, np.abs(expected).max())
                     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=bound)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from cpu_calls import TESTS, run_python
+from cpu_calls import guarded_calls, run_python, run_script
 from guarded import Memory
 
 from pullback.cpu import warmup
@@ -17,11 +15,6 @@ from pullback.registry import kernels_for
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
 POOLING = tuple(op for op in warmup.RULES if "pool" in op)
-
-
-def guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(TESTS / "guarded.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @linux_only
@@ -35,10 +28,8 @@ def guarded(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
-    result = guarded(dtype, side, stores)
-    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
+    seen = guarded_calls("guarded.py", dtype, side, stores)
     registered = {f"{op}/{kernel.name}" for op in POOLING for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu"}
-    seen = json.loads(result.stdout)
     assert set(seen) == registered
     assert min(seen.values()) >= 50, seen
 
@@ -46,7 +37,7 @@ def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None
 @linux_only
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_the_guard_catches_one_byte(side: str) -> None:
-    assert guarded("prove", side).returncode == -signal.SIGSEGV
+    assert run_script("guarded.py", "prove", side).returncode == -signal.SIGSEGV
 
 
 @linux_only

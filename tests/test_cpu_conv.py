@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from conv_calls import CONV_OPS, conv_arguments, forget_conv_plans, lanes, small_calls
-from cpu_calls import LAYOUTS, TESTS, run_python
+from cpu_calls import LAYOUTS, guarded_calls, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
@@ -24,6 +23,19 @@ def reference(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> 
     with pb.backend("reference"):
         result: np.ndarray = getattr(pb, op)(*arguments, **keywords)
     return result
+
+
+def answers_by_kernel(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, result) of each cpu kernel that takes the call."""
+    for kernel in kernels_for(op, "cpu"):
+        if kernel.backend != "cpu":
+            continue
+        with pb.backend("cpu"), pb.kernel(kernel.name):
+            try:
+                result = getattr(pb, op)(*arguments, **keywords)
+            except pb.KernelError:
+                continue
+        yield kernel.name, result
 
 
 @kernels_of(*CONV_OPS, names=DENSE)
@@ -53,21 +65,14 @@ def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> No
     for op, arguments, keywords in conv_arguments(layout, **case):
         reals = tuple(rng.standard_normal(a.shape).astype(a.dtype) if isinstance(a, np.ndarray) else a for a in arguments)
         expected = reference(op, arguments, keywords)
-        for kernel in kernels_for(op, "cpu"):
-            if kernel.backend != "cpu":
-                continue
-            with pb.backend("cpu"), pb.kernel(kernel.name):
-                try:
-                    found = getattr(pb, op)(*arguments, **keywords)
-                except pb.KernelError:
-                    continue
-                if kernel.name in ("direct", "cells"):
-                    np.testing.assert_array_equal(found, expected, f"{op} {kernel.name}")
-                answers = []
-                for count in (1, 2, 5):
-                    with pb.threads(count):
-                        answers.append(getattr(pb, op)(*reals, **keywords).tobytes())
-            assert answers[0] == answers[1] == answers[2], f"{op} {kernel.name}"
+        for name, found in answers_by_kernel(op, arguments, keywords):
+            if name in DENSE:
+                np.testing.assert_array_equal(found, expected, f"{op} {name}")
+            answers = []
+            for count in (1, 2, 5):
+                with pb.backend("cpu"), pb.kernel(name), pb.threads(count):
+                    answers.append(getattr(pb, op)(*reals, **keywords).tobytes())
+            assert answers[0] == answers[1] == answers[2], f"{op} {name}"
 
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"groups": 2}, {"kernel": (3, 2), "padding": 1}], ids=str)
@@ -94,13 +99,8 @@ def test_a_filter_that_is_not_finite_touches_no_padding(op: str, layout: str, va
     f.flat[[3, -7]] = value
     expected = reference(op, (first, f, *shape), keywords)
     assert np.isfinite(expected).any()
-    for kernel in kernels_for(op, "cpu"):
-        with pb.backend("cpu"), pb.kernel(kernel.name):
-            try:
-                found = getattr(pb, op)(first, f, *shape, **keywords)
-            except pb.KernelError:
-                continue
-        np.testing.assert_array_equal(found, expected, kernel.name)
+    for name, found in answers_by_kernel(op, (first, f, *shape), keywords):
+        np.testing.assert_array_equal(found, expected, name)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -128,14 +128,9 @@ def test_other_dtypes(dtype: str, layout: str) -> None:
             layout, 2, c_in, c_out, (7, 9), kernel=(3, 2), padding=1, dtype=kind, **options
         ):  # fmt: skip
             expected = reference(op, arguments, keywords)
-            for kernel in kernels_for(op, "cpu"):
-                with pb.backend("cpu"), pb.kernel(kernel.name):
-                    try:
-                        found = getattr(pb, op)(*arguments, **keywords)
-                    except pb.KernelError:
-                        continue
-                if kernel.name in ("direct", "cells"):
-                    np.testing.assert_array_equal(found, expected, f"{op} {kernel.name}")
+            for name, found in answers_by_kernel(op, arguments, keywords):
+                if name in DENSE:
+                    np.testing.assert_array_equal(found, expected, f"{op} {name}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
@@ -148,10 +143,7 @@ def test_other_dtypes(dtype: str, layout: str) -> None:
     ],
 )
 def test_no_convolution_leaves_its_arrays(dtype: str, side: str) -> None:
-    command = [sys.executable, str(TESTS / "guarded_conv.py"), dtype, side]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
-    seen = json.loads(result.stdout)
+    seen = guarded_calls("guarded_conv.py", dtype, side)
     registered = {f"{op}/{kernel.name}" for op in CONV_OPS for kernel in kernels_for(op, "cpu") if kernel.name in DENSE}
     assert set(seen) == registered
     assert min(seen.values()) >= 10, seen

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import Any
 
@@ -11,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import lanes
-from cpu_calls import LAYOUTS, TESTS
+from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
 from pullback.cpu import depthwise, depthwise_cells
@@ -158,9 +156,6 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
     ],
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
-    command = [sys.executable, str(TESTS / "guarded_depthwise.py"), dtype, side, stores]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert result.returncode == 0, f"exit status {result.returncode}\n{result.stderr[-3000:]}"
-    seen = json.loads(result.stdout)
+    seen = guarded_calls("guarded_depthwise.py", dtype, side, stores)
     assert set(seen) == {f"{op}/{name}" for op in OPS for name in ("depthwise", "grouped")}
     assert min(seen.values()) >= 30, seen

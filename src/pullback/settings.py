@@ -134,7 +134,7 @@ def precision(name: str) -> Iterator[None]:
 def release_memory() -> int:
     """Give back to the system the memory kept for future results and the threads' working memory; how many bytes it was.
 
-    What is kept for results is at most 256 MB, working memory a few MiB a thread.
+    What is kept for results is at most 256 MiB, working memory a few MiB a thread.
     """
     from pullback.cpu import memory, threads
 

@@ -3,14 +3,12 @@
 The same functions as in `pullback`, which hands calls over to here while autograd records. Needs the package `autograd`.
 """
 
+from pullback.extras import missing as _missing
+
 try:
     import autograd as _package  # noqa: F401
 except ImportError as _error:
-    if _error.name != "autograd":
-        raise
-    raise ImportError(
-        "pullback.autograd needs the package autograd: pip install 'pullback[autograd]'", name="autograd"
-    ) from None
+    raise _missing(_error, "autograd", "pullback.autograd needs the package autograd") from None
 
 from pullback.autograd.primitives import (
     avg_pool,

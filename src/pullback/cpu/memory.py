@@ -53,10 +53,11 @@ def _take_back(block: _Block) -> None:
         _free.setdefault(block.nbytes, []).append(block)
 
 
-def _aligned(nbytes: int) -> _Block:
-    memory = np.empty(nbytes + LINE, np.uint8)
-    skip = -address_of(memory) % LINE
-    return memory[skip : skip + nbytes].view(_Block)
+def aligned_bytes(count: int, boundary: int = LINE) -> Array:
+    """Uninitialised bytes that begin at a multiple of `boundary`."""
+    memory = np.empty(count + boundary, np.uint8)
+    skip = -address_of(memory) % boundary
+    return memory[skip : skip + count]
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
     try:
         block = _free[nbytes].pop()
     except (KeyError, IndexError):
-        block = _aligned(nbytes)
+        block = aligned_bytes(nbytes).view(_Block)
     return np.ndarray(shape, dtype, block.view(_Lease))
 
 

@@ -12,10 +12,10 @@ from pullback.cpu import threads
 from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.machine import machine
+from pullback.cpu.memory import LINE, aligned_bytes
 from pullback.rules import Array
 
 COPY_BLOCK = 64 << 10
-LINE = 64
 REPEATS = 15
 ROUNDS, CHAINS = 4096, 12  # of the multiply-add kernel: see kernels/roofs.py
 
@@ -45,9 +45,10 @@ def _quicker(kernel: str, size: int, arrays: dict[str, Array]) -> Callable[[], N
 
 
 def _memory(size: int) -> Array:
-    memory = np.ones(size + LINE, np.uint8)
-    skip = -address_of(memory) % LINE
-    return memory[skip : skip + size]
+    """Memory that has been written to, so that all its pages are there."""
+    memory = aligned_bytes(size)
+    memory.fill(1)
+    return memory
 
 
 def copier(footprint_bytes: int) -> Callable[[], None]:

@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Code, Variant, code
+from pullback.cpu.memory import aligned_bytes
 from pullback.settings import get_num_threads, set_num_threads, threads
 
 __all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
@@ -85,13 +87,13 @@ class _Native:
 
 
 class _Room:
-    """Working memory that begins at a cache line."""
+    """Working memory that begins at a cache line, and its address, which every job needs."""
 
     __slots__ = ("_memory", "address", "size")
 
     def __init__(self, size: int) -> None:
-        self._memory, self.size = np.empty(size + LINE, np.uint8), size
-        self.address = -(-self._memory.ctypes.data // LINE) * LINE
+        self._memory, self.size = aligned_bytes(size, LINE), size
+        self.address = address_of(self._memory)
 
 
 class Desk:

@@ -6,10 +6,12 @@ Rooms: `primitives` (one JAX primitive per op), `differentiation` (their jvp and
 
 from __future__ import annotations
 
+from pullback.extras import missing as _missing
+
 try:
     import jax  # noqa: F401
 except ImportError as error:
-    raise ImportError("pullback.jax needs JAX, which is not installed: pip install 'pullback[jax]'") from error
+    raise _missing(error, "jax", "pullback.jax needs JAX, which is not installed") from None
 
 from pullback.jax import differentiation, mapping  # noqa: F401 (they give the primitives their rules)
 from pullback.jax.primitives import public

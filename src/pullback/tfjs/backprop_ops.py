@@ -13,6 +13,16 @@ from pullback.tfjs.recorded import run_recorded
 from pullback.tfjs.tensors import js_text
 
 
+def _pool_attrs(filter_size: Any, strides: Any, pad: Any, mode: Any) -> dict[str, Any]:
+    return {"filterSize": filter_size, "strides": strides, "pad": pad, "dimRoundingMode": mode}
+
+
+def _conv2d_attrs(strides: Any, pad: Any, data_format: str, mode: Any) -> tuple[int, dict[str, Any]]:
+    """The axis of the channels, and the attributes."""
+    attrs = {"strides": strides, "pad": pad, "dataFormat": data_format, "dimRoundingMode": mode}
+    return 1 if data_format == "NCHW" else 3, attrs
+
+
 def _dy_and_input(op: str, dy: Any, input: Any, rank: int, *, batchless: bool) -> tuple[Any, Any, Any]:
     d, x = operand(op, "dy", dy), operand(op, "input", input)
     if rank == 4:
@@ -30,7 +40,7 @@ def max_pool_grad(
     op = "maxPoolGrad"
     d, x, _ = _dy_and_input(op, dy, input, 4, batchless=False)
     check_pad(op, pad, dim_rounding_mode)
-    attrs = {"filterSize": filter_size, "strides": strides, "pad": pad, "dimRoundingMode": dim_rounding_mode}
+    attrs = _pool_attrs(filter_size, strides, pad, dim_rounding_mode)
     return run_recorded("MaxPoolGrad", {"dy": d, "input": x}, attrs)
 
 
@@ -41,7 +51,7 @@ def avg_pool_grad(dy: Any, input: Any, filter_size: Any, strides: Any, pad: Any)
     return as_given(run_recorded("AvgPoolGrad", {"dy": d, "input": x}, attrs), given, 4)
 
 
-def _pool3d_grad(op: str, kernel: str, dy: Any, input: Any, **attrs: Any) -> Any:
+def _pool3d_grad(op: str, kernel: str, dy: Any, input: Any, attrs: dict[str, Any]) -> Any:
     d, x, given = _dy_and_input(op, dy, input, 5, batchless=True)
     check_pad(op, attrs["pad"], attrs["dimRoundingMode"])
     return as_given(run_recorded(kernel, {"dy": d, "input": x}, attrs), given, 5)
@@ -51,14 +61,14 @@ def max_pool3d_grad(
     dy: Any, input: Any, output: Any, filter_size: Any, strides: Any, pad: Any, dim_rounding_mode: Any = None
 ) -> Any:
     """Gradient of max_pool3d; `output` is not looked at."""
-    place = {"filterSize": filter_size, "strides": strides, "pad": pad, "dimRoundingMode": dim_rounding_mode}
-    return _pool3d_grad("maxPool3dGrad", "MaxPool3DGrad", dy, input, **place)
+    attrs = _pool_attrs(filter_size, strides, pad, dim_rounding_mode)
+    return _pool3d_grad("maxPool3dGrad", "MaxPool3DGrad", dy, input, attrs)
 
 
 def avg_pool3d_grad(dy: Any, input: Any, filter_size: Any, strides: Any, pad: Any, dim_rounding_mode: Any = None) -> Any:
     """Gradient of avg_pool3d."""
-    place = {"filterSize": filter_size, "strides": strides, "pad": pad, "dimRoundingMode": dim_rounding_mode}
-    return _pool3d_grad("avgPool3dGrad", "AvgPool3DGrad", dy, input, **place)
+    attrs = _pool_attrs(filter_size, strides, pad, dim_rounding_mode)
+    return _pool3d_grad("avgPool3dGrad", "AvgPool3DGrad", dy, input, attrs)
 
 
 def _input_gradient(
@@ -88,8 +98,7 @@ def conv2d_backprop_input(
     dim_rounding_mode: Any = None,
 ) -> Any:
     """Gradient of conv2d for its input."""
-    attrs = {"strides": strides, "pad": pad, "dataFormat": data_format, "dimRoundingMode": dim_rounding_mode}
-    channels = 1 if data_format == "NCHW" else 3
+    channels, attrs = _conv2d_attrs(strides, pad, data_format, dim_rounding_mode)
     return _input_gradient("conv2dDerInput", "Conv2DBackpropInput", x_shape, dy, filter, 4, channels, attrs)
 
 
@@ -125,8 +134,7 @@ def conv2d_backprop_filter(
     dim_rounding_mode: Any = None,
 ) -> Any:
     """Gradient of conv2d for its filter."""
-    attrs = {"strides": strides, "pad": pad, "dataFormat": data_format, "dimRoundingMode": dim_rounding_mode}
-    channels = 1 if data_format == "NCHW" else 3
+    channels, attrs = _conv2d_attrs(strides, pad, data_format, dim_rounding_mode)
     return _filter_gradient("conv2dDerFilter", "Conv2DBackpropFilter", x, dy, filter_shape, 4, channels, attrs)
 
 

@@ -3,10 +3,12 @@
 Inside this package `import torch` is PyTorch.
 """
 
+from pullback.extras import missing as _missing
+
 try:
     import torch as _torch
 except ImportError as error:
-    raise ImportError("pullback.torch needs PyTorch: pip install 'pullback[torch]'") from error
+    raise _missing(error, "torch", "pullback.torch needs PyTorch") from None
 
 from pullback.torch import functional, modules
 from pullback.torch.swap import Layer, Report, accelerate, explain, restore

@@ -41,6 +41,17 @@ def add_bias(y: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return y.add_(shaped) if is_plain((y, bias)) and y.dtype != torch.bfloat16 else y + shaped
 
 
+def _operands(
+    op: str, rank: int, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Input, weight and bias as they are computed with, each of a kind that our kernels take."""
+    x, w, b = autocast(input, weight, bias)
+    assert x is not None
+    assert w is not None
+    check(op, rank, input=x, weight=w, bias=b)
+    return x, w, b
+
+
 def _check_filter(op: str, rank: int, weight: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> None:
     if weight.dim() != rank + 2:
         raise ValueError(f"{op}: the weight has shape {tuple(weight.shape)}; it needs {rank + 2} axes")
@@ -59,10 +70,7 @@ def _conv(
     groups: int,
 ) -> torch.Tensor:
     op = f"conv{rank}d"
-    x, w, b = autocast(input, weight, bias)
-    assert x is not None
-    assert w is not None
-    check(op, rank, input=x, weight=w, bias=b)
+    x, w, b = _operands(op, rank, input, weight, bias)
     _check_filter(op, rank, w, b, w.shape[0])
     if x.dim() == rank + 1:
         batch = x.unsqueeze(0)
@@ -93,10 +101,7 @@ def _conv_transpose(
 ) -> torch.Tensor:
     """The input gradient of the convolution that has this weight: its dy is our input."""
     op = f"conv_transpose{rank}d"
-    x, w, b = autocast(input, weight, bias)
-    assert x is not None
-    assert w is not None
-    check(op, rank, input=x, weight=w, bias=b)
+    x, w, b = _operands(op, rank, input, weight, bias)
     _check_filter(op, rank, w, b, w.shape[1] * groups)
     window = tuple(w.shape[2:])
     keywords = dict(

@@ -8,30 +8,23 @@ from pullback.cpu.kernels.vectors import inline
 
 
 def make_runs(lanes: Any) -> tuple[Any, Any]:
-    """(widen_run, narrow_run) for one element type."""
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    load, load_some, store, store_some = lanes.load, lanes.load_some, lanes.store, lanes.store_some
-    load_wide, load_wide_some = lanes.load_wide, lanes.load_wide_some
-    store_wide, store_wide_some = lanes.store_wide, lanes.store_wide_some
+    """(widen_run, narrow_run) for one element type: run(source, target, count) from an array into scratch, and the reverse."""
+    narrow = (lanes.size, lanes.load, lanes.load_some, lanes.store, lanes.store_some)
+    wide = (lanes.compute_size, lanes.load_wide, lanes.load_wide_some, lanes.store_wide, lanes.store_wide_some)
+    return _make_run(lanes.count, narrow, wide), _make_run(lanes.count, wide, narrow)
+
+
+def _make_run(V: int, read: tuple[Any, ...], written: tuple[Any, ...]) -> Any:
+    FROM, load, load_some, _, _ = read
+    TO, _, _, store, store_some = written
 
     @inline
-    def widen_run(source, target, count):
-        """`count` elements of an array into scratch."""
+    def run(source, target, count):
         j = 0
         while j + V <= count:
-            store_wide(target + j * WIDE, load(source + j * SIZE, V), V)
+            store(target + j * TO, load(source + j * FROM, V), V)
             j += V
         if j < count:
-            store_wide_some(target + j * WIDE, load_some(source + j * SIZE, count - j), count - j)
+            store_some(target + j * TO, load_some(source + j * FROM, count - j), count - j)
 
-    @inline
-    def narrow_run(source, target, count):
-        """`count` elements of scratch into an array."""
-        j = 0
-        while j + V <= count:
-            store(target + j * SIZE, load_wide(source + j * WIDE, V), V)
-            j += V
-        if j < count:
-            store_some(target + j * SIZE, load_wide_some(source + j * WIDE, count - j), count - j)
-
-    return widen_run, narrow_run
+    return run

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.kernels.lanes import masked_load
+from pullback.cpu.kernels.vector_memory import masked_load
 from pullback.cpu.kernels.vectors import I8, I32, pointer, some_lanes, splat_lanes
 
 MANY = 16
