@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu import depthwise_cells, depthwise_planes, depthwise_slide
+from pullback.cpu import depthwise_cells, depthwise_flat, depthwise_planes, depthwise_slide
 from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_common import lanes_of
 from pullback.cpu.memory import new_array
@@ -45,8 +45,14 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
 
 
-def _slides(problem: Problem) -> bool:
-    return _each(problem) == (1, 1) and depthwise_slide.slides(problem)
+def _in_place(problem: Problem) -> Any:
+    """The module whose plans read and write the arrays of this depthwise problem in place; None if there is none."""
+    if _each(problem) == (1, 1):
+        if depthwise_slide.slides(problem):
+            return depthwise_slide
+        if depthwise_flat.flattens(problem):
+            return depthwise_flat
+    return None
 
 
 def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array | None:
@@ -58,10 +64,10 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
         return None
     source = np.ascontiguousarray(source)
     target = new_array(shape, problem.dtype)
-    if finite and _slides(problem):
-        plan = depthwise_slide.gather_plan(problem)
+    if last:
+        plan = depthwise_cells.gather_plan(problem, finite)
     else:
-        plan = depthwise_cells.gather_plan(problem, finite) if last else depthwise_planes.gather_plan(problem)
+        plan = (_in_place(problem) or depthwise_planes).gather_plan(problem)
     plan.run(source=address_of(source), weights=address_of(weights), target=address_of(target))
     return target
 
@@ -69,8 +75,8 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)
-    kept: Any = depthwise_cells if problem.layout == "channels_last" else depthwise_planes
-    plans = (depthwise_slide if _slides(problem) else kept).filter_plans(problem)
+    last = problem.layout == "channels_last"
+    plans = (depthwise_cells if last else _in_place(problem) or depthwise_planes).filter_plans(problem)
     sums = np.empty(plans.sum_bytes, np.uint8)
     plans.products.run(source=address_of(x), dy=address_of(dy), sums=address_of(sums))
     plans.add.run(sums=address_of(sums), result=address_of(result))

@@ -348,10 +348,8 @@ def prefers_gather(problem: Problem) -> bool:
 def prefers_phases(problem: Problem) -> bool:
     """The same question for vectors along flat runs of cells, or along single rows, whose ends fill a group of registers."""
     outputs, window = _outputs(problem), simplified(problem).window
-    cells, register = (
-        -(-window.input_size[-1] // window.stride[-1]),
-        lanes_at_once(8 if problem.dtype.name == "float64" else 4) // 4,
-    )
+    cells = -(-window.input_size[-1] // window.stride[-1])
+    register = lanes_at_once(8 if problem.dtype.name == "float64" else 4) // 4
     waste = 1.0
     if problem.layout == "channels_first" and window.stride[-1] in (2, 4):
         group = register * (1 if window.stride[-1] == 4 or cells <= register else 2 if cells <= 2 * register else 4)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.native import atomic_add, call_piece, copy_bytes, fill_zero, within
-from pullback.cpu.kernels.scatter_many import MANY, NOWHERE, many_places
-from pullback.cpu.kernels.vectors import get_int, get_int32, inline, outline, put_int, put_int32, stay_outline
+from pullback.cpu.kernels.scatter_many import MANY, many_places
+from pullback.cpu.kernels.vectors import get_int, get_int32, inline, outline, put_int, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
 
@@ -53,35 +53,30 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
             for col in range(0, cols, span):  # one step, where there are several rows
                 at, length = col * channels, min(span, cols - col) * channels
                 cell = col_cell + col * stride
+                values = dy + (r * cols * channels + at) * SIZE
                 for b in range(count):
                     first = get_int(row_base + 8 * (r + b)) - start + col_first + col * col_step
                     winners = codes + ((r + b) * code_step + at) * WINNER
-                    target = places + 4 * b * length
                     if WINNER == 1 and many:
+                        target = places + 4 * b * length
                         for j in range(0, length, MANY):
                             many_places(
-                                target + 4 * j,
-                                winners + j,
-                                length - j,
-                                firsts + 4 * j,
-                                first,
-                                cells + 4 * j,
-                                cell,
-                                steps,
-                                zeroed,
-                            )
-                    else:
+                                target + 4 * j, winners + j, length - j, firsts + 4 * j, first, cells + 4 * j, cell, steps, zeroed
+                            )  # fmt: skip
+                    else:  # one by one: a place may need more than 32 bits
                         for k in range(length):
-                            place, tap = NOWHERE, min(get_winner(winners + k * WINNER), taps)
-                            if within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols):
-                                place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
-                            put_int32(target + 4 * k, place if within(place, zeroed) else NOWHERE)
-                values = dy + (r * cols * channels + at) * SIZE
-                for k in range(count * length):
-                    place = get_int32(places + 4 * k)
-                    if place >= 0:
-                        spot = out + place * WIDE
-                        put_wide(spot, get_wide(spot) + get(values + k * SIZE))
+                            tap = min(get_winner(winners + k * WINNER), taps)
+                            place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
+                            col_inside = within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols)
+                            if col_inside and within(place, zeroed):
+                                spot = out + place * WIDE
+                                put_wide(spot, get_wide(spot) + get(values + (b * length + k) * SIZE))
+                if WINNER == 1 and many:
+                    for k in range(count * length):
+                        place = get_int32(places + 4 * k)
+                        if place >= 0:
+                            spot = out + place * WIDE
+                            put_wide(spot, get_wide(spot) + get(values + k * SIZE))
         return zeroed
 
     @inline
