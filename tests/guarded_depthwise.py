@@ -13,11 +13,15 @@ from cpu_calls import LAYOUTS, assert_close
 from guarded import bare_memory, sizes
 
 import pullback as pb
-from pullback.cpu import depthwise, depthwise_cells, depthwise_planes
+from pullback.cpu import depthwise, depthwise_cells, depthwise_flat, depthwise_planes, depthwise_slide
+
+MODULES: tuple[Any, ...] = (depthwise_cells, depthwise_planes, depthwise_slide, depthwise_flat)
 
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},
     {"kernel": (3, 3), "stride": 2, "padding": 1},
+    {"kernel": (5, 5), "stride": 1, "padding": ((2, 0), (3, 1))},
+    {"kernel": (5, 5), "stride": 2, "padding": 3},
     {"kernel": (2, 4), "padding": 2},
     {"kernel": (2, 5), "stride": (1, 3), "dilation": (2, 1), "padding": "same"},
 )
@@ -41,7 +45,7 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]
 
 def main(dtype: str, side: str, stores: str) -> None:
     memory = bare_memory(side)
-    for module in (depthwise_cells, depthwise_planes):
+    for module in (depthwise_cells, depthwise_planes, depthwise_slide):
         module.streams = lambda total_bytes: stores == "streaming"
     depthwise.SPREAD = -10.0  # groups that another kernel would do more quickly are taken too
     depthwise_cells.SMALLEST = sys.maxsize  # results from this size on would be taken for aligned
@@ -55,7 +59,7 @@ def main(dtype: str, side: str, stores: str) -> None:
             }  # fmt: skip
             expected = {op: getattr(pb, op)(*arguments, **options) for op, arguments in calls.items()}
         for (op, arguments), name in itertools.product(calls.items(), ("depthwise", "grouped")):
-            for module in (depthwise_cells, depthwise_planes):
+            for module in MODULES:
                 module.gather_plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
                 module.filter_plans.cache_clear()
             guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
@@ -67,7 +71,10 @@ def main(dtype: str, side: str, stores: str) -> None:
                 continue
             assert_close((found,), (expected[op],))
             memory.check()
-            seen[f"{op}/{name}"] = seen.get(f"{op}/{name}", 0) + 1
+            for module in MODULES:
+                if module.gather_plan.cache_info().currsize + module.filter_plans.cache_info().currsize:
+                    way = f"{op}/{name}/{module.__name__.rsplit('.', 1)[-1]}"
+                    seen[way] = seen.get(way, 0) + 1
     print(json.dumps(seen))
 
 
