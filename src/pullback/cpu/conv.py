@@ -14,6 +14,7 @@ from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
+from pullback.cpu.conv_pointwise import pointwise_plan, takes_pointwise
 from pullback.cpu.filter_memory import FilterOrder, in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
@@ -98,6 +99,7 @@ def worth_turning(problem: Problem) -> str | None:
 
 def register() -> None:
     for op in ("conv", "conv_grad_input"):
+        register_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan))
         register_kernel(op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
         register_kernel(op, CPU, "turned", worth_turning, turned)
         register_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
