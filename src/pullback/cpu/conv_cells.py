@@ -27,6 +27,7 @@ from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
 from pullback.problem import Problem
 
+TURNED, TURNED_BLOCK = 28, 8  # time of turning an element, from single cells and from blocks of them: measured
 BLOCK_CHANNELS = 32  # summed at a time: the cells of one tile in all their planes stay in the first-level cache
 
 
@@ -49,10 +50,18 @@ def cells_waste(problem: Problem, sweep: Sweep) -> float:
 
 
 def prefers_cells(problem: Problem) -> bool:
-    """Whether vectors over cells do less work, with some reserve for their transposes."""
+    """Whether vectors over cells take less time than over produced channels.
+
+    In multiplications for each summed term of a cell: the lanes that either leaves empty; one turns its source and its results in
+    channels_last, the other in channels_first, where it reads and writes few cells at a time.
+    """
     sweep = sweep_of(problem)
-    v, n = lanes_of(problem), sweep.target_channels
-    return n * cells_waste(problem, sweep) < 0.85 * (-(-n // v) * v)
+    v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
+    cells, channels = n * cells_waste(problem, sweep), -(-n // v) * v
+    results = n / (sweep.source_channels * taps)
+    if problem.layout == "channels_last":
+        return cells + TURNED * (1 / taps + results) < 0.95 * channels
+    return cells < 0.9 * (channels + TURNED_BLOCK * results)
 
 
 def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:

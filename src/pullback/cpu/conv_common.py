@@ -16,6 +16,7 @@ from pullback.cpu.plan import Plan, make_plan
 from pullback.problem import Problem
 
 LINE = 64
+STRETCH = 16  # terms, about
 PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
 Table = np.ndarray[Any, Any]
 
@@ -89,6 +90,21 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
     }  # fmt: skip
     moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
     return make_plan(code(Variant("conv_panels", "pack", problem.dtype.name)), sweep.groups * blocks, 0, moved, given)
+
+
+def stretch_of(terms: int) -> int:
+    """Terms of a stretch, between which a tile asks for memory: a divisor of all that is near STRETCH, or all of them."""
+    fitting = [size for size in range(STRETCH // 2, 2 * STRETCH + 1) if terms % size == 0]
+    return min(fitting, key=lambda size: abs(size - STRETCH), default=terms)
+
+
+def lines_ahead(starts: Table, run_bytes: int, stretches: int) -> tuple[Table, int]:
+    """(table, lines a stretch asks for): the lines of runs of memory that begin at these offsets, spread over some stretches."""
+    wanted = (starts[:, None] + np.arange(0, run_bytes + LINE, LINE)).ravel()  # a run may begin inside a line
+    lines = -(-len(wanted) // stretches)
+    table = np.zeros(stretches * lines, np.int64)
+    table[: len(wanted)] = wanted
+    return table, lines
 
 
 def pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) -> tuple[int, int, int, int, int]:

@@ -17,9 +17,11 @@ from pullback.cpu.conv_common import (
     Table,
     even_parts,
     lanes_of,
+    lines_ahead,
     moved_bytes,
     pack_plan,
     panel_terms,
+    stretch_of,
     sweep_arguments,
     wide_of,
     work_of,
@@ -32,6 +34,7 @@ from pullback.cpu.plan import make_plan
 from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
+TILE_ROWS = 14  # of the largest tile
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 
 
@@ -97,11 +100,19 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
 
 
 def _phase_tables(
-    sweep: Sweep, starts: list[int], merged: int, low: list[int], grid: list[int], pitches: tuple[int, ...], by_images: bool
+    sweep: Sweep,
+    starts: list[int],
+    merged: int,
+    low: list[int],
+    grid: list[int],
+    pitches: tuple[int, ...],
+    by_images: bool,
+    cuts: list[int],
 ) -> list[Table]:
     """The table of phases (see the kernel), then the tables it points to.
 
-    A list of taps is their count, where the cells they read lie from the first place of a base, and their numbers.
+    A list of taps is their count, where the cells they read lie from the first place of a base, and their numbers. Each tap may be
+    cut into several, which begin so many bytes further.
     """
     kept: list[Table] = []
 
@@ -125,7 +136,9 @@ def _phase_tables(
             taps = list(product(*sets))
             numbers = [((a * len(phase[1].taps) + b) * len(phase[2].taps) + c) // merged for a, b, c in taps]
             places = [sum((phase[i].offsets[t] - low[i]) // grid[i] * pitches[i] for i, t in enumerate(tap)) for tap in taps]
-            lists.append(address([len(taps), *places, *numbers]))
+            places = [place + cut for place in places for cut in cuts]
+            numbers = [number * len(cuts) + i for number in numbers for i in range(len(cuts))]
+            lists.append(address([len(places), *places, *numbers]))
         own = math.prod(len(axis.taps) for axis in phase)
         words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
         words += [address(kinds[0]), address(lists), address(kinds[1]), len(met[1]), address(kinds[2]), len(met[2])]
@@ -170,7 +183,11 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
         if one_block and place == blocks.channels * wide and side_by_side and not blocks.by_images
         else 1
     )
-    tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images)
+    # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
+    asks = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
+    stretch = stretch_of(blocks.channels) if asks else blocks.channels * merged
+    cuts = [at * wide for at in range(0, blocks.channels * merged, stretch)]
+    tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images, cuts)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
@@ -182,7 +199,8 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
     whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
-    fetch = in_place and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
+    calls = min(panels, blocks.range_blocks) * len(cuts)
+    ahead, lines = lines_ahead(np.arange(TILE_ROWS) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
@@ -192,7 +210,7 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": tables[0], "by_images": int(blocks.by_images), "buffered": int(buffered),
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
-        "fetch": int(fetch),
+        "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines if asks else 0,
     }  # fmt: skip
     pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))

@@ -14,9 +14,11 @@ from pullback.cpu.conv_common import (
     ConvPlan,
     even_parts,
     lanes_of,
+    lines_ahead,
     moved_bytes,
     pack_plan,
     panel_terms,
+    stretch_of,
     sweep_arguments,
     wide_of,
     work_of,
@@ -30,7 +32,6 @@ from pullback.problem import Problem
 
 BLOCK_BYTES = 192 << 10  # of source cells in scratch
 MOST_CELLS = 256  # of a block
-STRETCH = 16  # terms, about: as often a tile asks for what the next block reads
 ROWS = 14  # of the largest tile
 # Against the direct kernel, in multiplications of a cell: what a tile costs beside its terms, copying a cell instead of turning it,
 # turning a result, and how much of all the time the direct kernel waits for memory that is not asked for ahead. Measured.
@@ -57,12 +58,6 @@ def takes_pointwise(problem: Problem) -> str | None:
     return None
 
 
-def _stretch(terms: int) -> int:
-    """Terms of a stretch: a divisor of all that is near STRETCH, or all of them."""
-    fitting = [size for size in range(STRETCH // 2, 2 * STRETCH + 1) if terms % size == 0]
-    return min(fitting, key=lambda size: abs(size - STRETCH), default=terms)
-
-
 @lru_cache(maxsize=1024)
 def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
@@ -77,14 +72,11 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     piece_blocks = max(1, min(blocks, blocks * sweep.images * sweep.groups // (2 * PIECES)))
     pieces_each = -(-blocks // piece_blocks)
     given = sweep_arguments(problem, sweep)
-    stretch = _stretch(terms)
+    stretch = stretch_of(terms)
     stretches = terms // stretch
     parts = sum(-(-min(2 * v, produced - n0) // ROWS) for n0 in range(0, produced, 2 * v))
     asking = parts * -(-block // (2 * v)) * stretches  # stretches of a whole block
-    wanted = (np.arange(channels)[:, None] * given["source_channel"] + np.arange(0, block * wide + LINE, LINE)).ravel()
-    lines = -(-len(wanted) // asking)
-    ahead = np.zeros(asking * lines, np.int64)
-    ahead[: len(wanted)] = wanted
+    ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, asking)
     steps = np.arange(stretches, dtype=np.int64) * stretch
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * wide
     whole_lines = cells * wide % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
-from pullback.cpu.kernels.native import LINE, fence, prefetch
+from pullback.cpu.kernels.native import fence
 from pullback.cpu.kernels.runs import make_runs
-from pullback.cpu.kernels.tiles import ADDED, FRESH, STREAMED, make_table_tiles, tile_size
+from pullback.cpu.kernels.tiles import ADDED, FRESH, STREAMED, make_asking_tiles, tile_size
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, stay_outline
 
@@ -29,14 +29,14 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     pack_row = make_area(lanes, first=first)
     turn_back = make_transpose(lanes, widen=False)
     ROWS = tile_size(lanes, 2)
-    tiles2, tiles1 = make_table_tiles(lanes, ROWS, 2), make_table_tiles(lanes, ROWS, 1)
+    tiles2, tiles1 = make_asking_tiles(lanes, ROWS, 2), make_asking_tiles(lanes, ROWS, 1)
 
     @inline
-    def tile_run(cells, a, taps, depth, a_row, b, term, terms, c, c_row, n, how, fetch):
+    def tile_run(cells, a, taps, depth, a_row, b, term, terms, c, c_row, n, how, ahead_table, lines):
         """A run of target cells that the same taps make, in tiles of nearly equal height. `taps`: count, offsets, numbers.
 
         All n channels of the same cells are made before the next cells: so cells are written as long runs, and the next ones can
-        be asked for (`fetch`) while these are summed.
+        be asked for while these are summed: each stretch of terms asks for `lines` lines of the table.
         """
         count, a_at = get_int(taps), taps + 8
         b_at = a_at + 8 * count
@@ -44,25 +44,29 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         least, more = cells // parts, cells % parts
         for part in range(parts):
             rows = least + 1 if part < more else least
+            ahead, asked = a + rows * a_row, ahead_table
             for n0 in range(0, n, 2 * V):
-                if fetch:
-                    for row in range(rows + n0 // (2 * V), 2 * rows, (n + 2 * V - 1) // (2 * V)):
-                        for line in range(0, depth * WIDE, LINE):
-                            prefetch(a + row * a_row + line)
                 panel, to, some = b + n0 * terms * WIDE, c + n0 * WIDE, min(2 * V, n - n0)
                 step = 2 * V * WIDE if some > V else V * WIDE
                 panel += term * step
                 if some > V:
-                    tiles2(rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how)
+                    tiles2(
+                        rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how,
+                        ahead, asked, lines,
+                    )  # fmt: skip
                 else:
-                    tiles1(rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how)
+                    tiles1(
+                        rows, a, a_at, count, depth, a_row, WIDE, panel, b_at, depth * step, step, to, c_row, some, how,
+                        ahead, asked, lines,
+                    )  # fmt: skip
+                asked += 8 * count * lines
             a += rows * a_row
             c += rows * c_row
 
     @outline
     def tile_block(
         images, row0, row1, col0, col1, lists, row_class, row_kinds, col_class, col_kinds, by_images, area, image_bytes,
-        row_bytes, col_bytes, depth, b, term, terms, c, c_image, c_row, c_col, n, how, fetch,
+        row_bytes, col_bytes, depth, b, term, terms, c, c_image, c_row, c_col, n, how, ahead_table, lines,
     ):  # fmt: skip
         """All cells of one phase in a block. Runs are rows of cells, or (by_images) one cell of each image.
 
@@ -77,7 +81,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     taps = get_int(line + 8 * get_int(col_class + 8 * w))
                     tile_run(
                         images, area + (h - row0) * row_bytes + (w - col0) * col_bytes, taps, depth,
-                         image_bytes, b, term, terms, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, how, 0,
+                         image_bytes, b, term, terms, c + (h - row0) * c_row + (w - col0) * c_col, c_image, n, how, 0, 0,
                     )  # fmt: skip
         else:
             for i in range(images):
@@ -85,7 +89,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     taps = get_int(lists + 8 * get_int(row_class + 8 * h))
                     tile_run(
                         col1 - col0, area + i * image_bytes + (h - row0) * row_bytes, taps, depth,
-                         col_bytes, b, term, terms, c + i * c_image + (h - row0) * c_row, c_col, n, how, fetch,
+                         col_bytes, b, term, terms, c + i * c_image + (h - row0) * c_row, c_col, n, how, ahead_table, lines,
                     )  # fmt: skip
 
     def sweep(
@@ -95,7 +99,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
         reach_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
-        n_count, n_padded, terms, phases, phase_table, by_images, panels, stream, fetch,
+        n_count, n_padded, terms, phases, phase_table, by_images, panels, stream, stretch, ahead_table, lines,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
         target_channel, buffered, buffer_start, buffer_n,
     ):  # fmt: skip
@@ -161,9 +165,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         tile_block(
                             i1 - i0, h0, row1, w0, col1, lists, get_int(words + 80), get_int(words + 88),
                             get_int(words + 96), get_int(words + 104), by_images,
-                            area, volume_bytes, base_row, base_col, size * merged, panel, term, terms, cell, c_image,
-                            to_h * c_row, to_w * c_cell, n, ADDED if c0 > 0 else STREAMED if stream else FRESH,
-                            fetch,
+                            area, volume_bytes, base_row, base_col, stretch if stretch else size * merged, panel, term, terms,
+                            cell, c_image, to_h * c_row, to_w * c_cell, n, ADDED if c0 > 0 else STREAMED if stream else FRESH,
+                            ahead_table, lines,
                         )  # fmt: skip
                 if buffered and last_block:
                     # On its way out: whole planes at once where rows follow each other, else row by row.
