@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.depthwise_tiles import Emit, emit_loop
-from pullback.cpu.kernels.vectors import I64, pointer
+from pullback.cpu.kernels.vectors import I64, outline, pointer, stay_outline
 
 MASK = 2  # bytes of a mask
 MANY, SUMS = 4, 9  # vectors of cells that share a weight; taps that share what they read of dy
@@ -121,8 +121,29 @@ def _make_products(lanes: Any, taps: int) -> Any:
 
 def build(lanes: Any) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    gather_many, gather_two, gather_one = (_make_gather(lanes, vectors) for vectors in (MANY, 2, 1))
-    products_many, products_three, products_one = (_make_products(lanes, taps) for taps in (SUMS, 3, 1))
+
+    def make_gather(vectors: int) -> Any:
+        tile = _make_gather(lanes, vectors)
+
+        @outline
+        def gather(source, target, n, weights, taps, shifts, masks, row):
+            stay_outline()
+            tile(source, target, n, weights, taps, shifts, masks, row)
+
+        return gather
+
+    def make_products(taps: int) -> Any:
+        tile = _make_products(lanes, taps)
+
+        @outline
+        def products(source, dy, cells, planes, source_step, dy_step, shifts, masks, row, sums):
+            stay_outline()
+            tile(source, dy, cells, planes, source_step, dy_step, shifts, masks, row, sums)
+
+        return products
+
+    gather_many, gather_two, gather_one = (make_gather(vectors) for vectors in (MANY, 2, 1))
+    products_many, products_three, products_one = (make_products(taps) for taps in (SUMS, 3, 1))
     load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
 
     def gather(

@@ -14,8 +14,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.depthwise_tiles import Emit, emit_loop
-from pullback.cpu.kernels.native import LINE, fence, fill_zero, stream_bytes
-from pullback.cpu.kernels.vectors import I8, I32, I64, constant_vector, declare, outline, pointer, splat_lanes, stay_outline
+from pullback.cpu.kernels.native import LINE, emit_prefetch, fence, fill_zero, stream_bytes
+from pullback.cpu.kernels.vectors import I32, I64, constant_vector, outline, splat_lanes, stay_outline
 
 SPARE = 1 << 10  # bytes of scratch that stand for a row of zeros, and as many that take what nobody wants
 
@@ -37,15 +37,10 @@ class Strip(Emit):
         """`at`, or `spare` for a row that is not there."""
         return self.builder.select(self.builder.icmp_unsigned("<", row, rows), at, spare)
 
-    def ask(self, address: Any) -> None:
-        """Prefetch a line."""
-        function = declare(self.builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        self.builder.call(function, [pointer(self.builder, address, I8), *(ir.Constant(I32, word) for word in (0, 2, 1))])
-
     def ask_lines(self, ahead: Any, lines: int) -> Any:
         """Prefetch some lines; where to go on."""
         for line in range(lines):
-            self.ask(self.builder.add(ahead, self.number(line * LINE)))
+            emit_prefetch(self.builder, self.builder.add(ahead, self.number(line * LINE)))
         return self.builder.add(ahead, self.number(lines * LINE))
 
     def ask_ahead(self, ahead: Any, end: Any, lines: int) -> Any:
