@@ -13,10 +13,15 @@ from cpu_calls import LAYOUTS, guarded_calls, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
-from pullback.cpu import conv_direct
+from pullback.cpu import conv_direct, conv_pointwise
 from pullback.registry import kernels_for
 
-DENSE = ("direct", "cells")  # the others have test files of their own
+DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own
+
+
+@pytest.fixture(autouse=True)
+def pointwise_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_pointwise, "TURNED", 1e9)
 
 
 def reference(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> np.ndarray:
@@ -54,6 +59,8 @@ LARGE: tuple[dict[str, Any], ...] = (
     {"batch": 1, "c_in": 70, "c_out": 3, "size": (65, 67), "kernel": (5, 5), "padding": 2, "stride": 2},
     {"batch": 2, "c_in": 20, "c_out": 24, "size": (9, 14, 13), "kernel": (3, 2, 3), "padding": 1, "stride": (1, 2, 1)},
     {"batch": 3, "c_in": 40, "c_out": 36, "size": (24, 23), "kernel": (1, 1), "stride": 2, "groups": 2},
+    {"batch": 2, "c_in": 48, "c_out": 40, "size": (91, 67), "kernel": (1, 1)},
+    {"batch": 2, "c_in": 37, "c_out": 74, "size": (5001,), "kernel": (1,)},
 )
 
 
@@ -75,14 +82,28 @@ def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> No
             assert answers[0] == answers[1] == answers[2], f"{op} {name}"
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"groups": 2}, {"kernel": (3, 2), "padding": 1}], ids=str)
-def test_results_past_the_cache_are_the_same(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = conv_arguments("channels_last", 2, 64, 160, (21, 19), **{"kernel": (1, 1), **options})
+@pytest.mark.parametrize(
+    ("layout", "kernel", "options"),
+    [
+        *(
+            ("channels_last", "direct", options)
+            for options in ({}, {"stride": 2}, {"groups": 2}, {"kernel": (3, 2), "padding": 1})
+        ),
+        ("channels_first", "pointwise", {"size": (16, 20)}),
+        ("channels_first", "pointwise", {"size": (24, 22), "groups": 2}),
+    ],
+    ids=str,
+)
+def test_results_past_the_cache_are_the_same(
+    layout: str, kernel: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = conv_arguments(layout, 2, 64, 160, **{"size": (21, 19), "kernel": (1, 1), **options})
     for op, arguments, keywords in calls[:2]:
         asked: list[int] = []
-        monkeypatch.setattr(conv_direct, "streams", lambda moved, asked=asked: asked.append(moved) is None)
+        for module in (conv_direct, conv_pointwise):
+            monkeypatch.setattr(module, "streams", lambda moved, asked=asked: asked.append(moved) is None)
         forget_conv_plans()
-        with pb.backend("cpu"), pb.kernel("direct"):
+        with pb.backend("cpu"), pb.kernel(kernel):
             found = getattr(pb, op)(*arguments, **keywords)
         forget_conv_plans()
         assert asked, "nobody asked whether to stream"
