@@ -42,6 +42,8 @@ LARGE: tuple[dict[str, Any], ...] = (
     {"batch": 1, "c_in": 70, "c_out": 3, "size": (65, 67), "kernel": (5, 5), "padding": 2, "stride": 2},
     {"batch": 2, "c_in": 20, "c_out": 24, "size": (9, 14, 13), "kernel": (3, 2, 3), "padding": 1, "stride": (1, 2, 1)},
     {"batch": 3, "c_in": 40, "c_out": 36, "size": (24, 23), "kernel": (1, 1), "stride": 2, "groups": 2},
+    {"batch": 2, "c_in": 96, "c_out": 51, "size": (17, 19), "kernel": (1, 1), "groups": 3},
+    {"batch": 2, "c_in": 96, "c_out": 24, "size": (40, 41), "kernel": (1, 1)},
 )
 
 

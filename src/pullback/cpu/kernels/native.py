@@ -55,13 +55,18 @@ def fill_zero(context: Any, target: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """Code that asks for a line, into the second-level cache."""
+    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    builder.call(function, [pointer(builder, address, I8), *(ir.Constant(I32, word) for word in (0, 2, 1))])
+
+
 @intrinsic
 def prefetch(context: Any, address: Any) -> Any:
     """Ask for a line that will be read soon, into the second-level cache; any address will do."""
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
-        builder.call(function, [pointer(builder, args[0], I8), *(ir.Constant(I32, word) for word in (0, 2, 1))])
+        emit_prefetch(builder, args[0])
         return ctx.get_dummy_value()
 
     return types.void(types.int64), emit

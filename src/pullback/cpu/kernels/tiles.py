@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.kernels.native import emit_prefetch
 from pullback.cpu.kernels.parts import call_part
 from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
 
@@ -25,8 +26,29 @@ def tile_size(lanes: Any, vectors: int) -> int:
     return max(1, min(14, (registers - vectors - 1) // vectors))
 
 
+def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
+    """Ask for `count` lines at base + table[0], base + table[1], ... ; where the table goes on."""
+    none, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
+    before = builder.block
+    loop, after = builder.append_basic_block("ask"), builder.append_basic_block("asked")
+    builder.cbranch(builder.icmp_signed(">", count, none), loop, after)
+    builder.position_at_end(loop)
+    left, at = builder.phi(I64), builder.phi(I64)
+    emit_prefetch(builder, builder.add(base, builder.load(pointer(builder, at, I64))))
+    fewer, following = builder.sub(left, one), builder.add(at, ir.Constant(I64, 8))
+    builder.cbranch(builder.icmp_signed(">", fewer, none), loop, after)
+    for phi, first, again in ((left, count, fewer), (at, table, following)):
+        phi.add_incoming(first, before)
+        phi.add_incoming(again, loop)
+    builder.position_at_end(after)
+    end = builder.phi(I64)
+    end.add_incoming(table, before)
+    end.add_incoming(following, loop)
+    return end
+
+
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add = args
+    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, *asked = args
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -56,6 +78,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     builder.position_at_end(tap_block)
     t = builder.phi(I64)
     b_next = builder.phi(I64)
+    ahead_next = builder.phi(I64) if asked else none
     outer = [builder.phi(vector) for _ in range(rows * vectors)]
     eight = ir.Constant(I64, 8)
 
@@ -77,6 +100,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
     a_start = looked_up(a_at, one, a, a)
     b_start = looked_up(b_at, b_tap, b_next, b)
+    ahead_following = _emit_asking(builder, asked[0], ahead_next, asked[2]) if asked else none
     before = builder.block
     builder.branch(loop)
 
@@ -110,6 +134,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     for phi, first, again in (
         (t, none, t_next),
         (b_next, b, b_following),
+        *([(ahead_next, asked[1], ahead_following)] if asked else []),
         *((o, zeros, m) for o, m in zip(outer, made, strict=True)),
     ):
         phi.add_incoming(first, entry)
@@ -152,9 +177,14 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
 
 
+def _asks(args: Any) -> str:
+    """A name's ending for tiles that ask for memory ahead: those with arguments for it."""
+    return "_asks" if len(args) > TABLE_TILE_ARGUMENTS + 1 else ""
+
+
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
     """Call a tile, whose arguments are the number of rows and those of a table tile: so a choice of tiles can jump to it."""
-    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}"
+    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_asks(args)}"
     return call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
 
 
@@ -200,8 +230,8 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     return tile
 
 
-def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """tiles(count, a, ...): a table tile of any number of rows from 1 to `rows`; a compiled tile for each."""
+def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
+    """Call the tile of as many rows as the first argument says, from 1 to `rows`; a compiled tile for each."""
 
     def emit_choice(builder: Any, args: Any) -> None:
         end = builder.append_basic_block("end")
@@ -214,13 +244,39 @@ def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
             builder.ret_void()
         builder.position_at_end(end)
 
+    call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_asks(args)}", args, emit_choice)
+
+
+def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """tiles(count, a, ...): a table tile of any number of rows from 1 to `rows`."""
+
     @intrinsic
     def tiles(context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}", args, emit_choice)
+            _call_tiles(builder, lanes, rows, vectors, args)
             return ctx.get_dummy_value()
 
         return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1)), emit
+
+    return tiles
+
+
+def make_asking_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """As make_table_tiles; at the beginning of each stretch the next `lines` of a table are asked for.
+
+    They are at ahead + get_int(ahead_at), ahead + get_int(ahead_at + 8) and so on. All at once they would hold up the loads
+    of the tile.
+    """
+
+    @intrinsic
+    def tiles(
+        context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, ahead, ahead_at, lines
+    ):  # type: ignore[no-untyped-def] # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _call_tiles(builder, lanes, rows, vectors, args)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 4)), emit
 
     return tiles
 
