@@ -61,6 +61,8 @@ LARGE: tuple[dict[str, Any], ...] = (
     {"batch": 3, "c_in": 40, "c_out": 36, "size": (24, 23), "kernel": (1, 1), "stride": 2, "groups": 2},
     {"batch": 2, "c_in": 48, "c_out": 40, "size": (91, 67), "kernel": (1, 1)},
     {"batch": 2, "c_in": 37, "c_out": 74, "size": (5001,), "kernel": (1,)},
+    {"batch": 2, "c_in": 96, "c_out": 51, "size": (17, 19), "kernel": (1, 1), "groups": 3},
+    {"batch": 2, "c_in": 96, "c_out": 24, "size": (40, 41), "kernel": (1, 1)},
 )
 
 

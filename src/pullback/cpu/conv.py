@@ -50,7 +50,8 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     target = new_array(problem.filter_shape, problem.dtype)
     workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
     start = -(-address_of(workspace) // LINE) * LINE
-    plan.sums.run(x=address_of(x), dy=address_of(dy), target=start if plan.finish else address_of(target))
+    a, b = (dy, x) if plan.swapped else (x, dy)
+    plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
     if plan.finish:
         plan.finish.run(sums=start, target=address_of(target))
     if plan.checked and not np.isfinite(target).all():  # a dy that is not finite has met zeros that stand for no cell

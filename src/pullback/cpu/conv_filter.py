@@ -11,29 +11,31 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_common import LINE, PIECES, even_parts, lanes_of, moved_bytes, pitches, wide_of
+from pullback.cpu.conv_common import LINE, PIECES, lanes_of, pitches, wide_of
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
+from pullback.cpu.filter_blocks import FilterBlocks, filter_blocks
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
-from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
-FEW_CHANNELS, UNPACKED_TERMS = 6, 48
-PARTIAL_BYTES = 4 << 20  # of all partial sums together
-MOST_BYTES = 4 << 20  # of a block in any case
+FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # below which taps are merged: packed with x, or where they are
+TURNED = 64  # see kernels/conv_filter.py
+TURNING = 0.5  # cycles to transpose an element into a panel
+CROWDED = 0.4  # share of the cache's sets
 
 
 @dataclass(frozen=True)
 class FilterPlan:
     """The sums, straight into the result where `finish` is None; else into a workspace that a second job adds up.
 
-    `checked`: x was padded with zeros, so a result that is not finite may be wrong.
+    `checked`: x was padded with zeros, so a result that is not finite may be wrong. `swapped`: dy is to be given as x, and x as dy.
     """
 
     sums: Plan
     finish: Plan | None
     workspace_bytes: int
     checked: bool
+    swapped: bool
 
 
 def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int, int]:
@@ -50,109 +52,139 @@ def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int
     return (offset - low) // grid, first, max(first, end)
 
 
-def merged_taps(sweep: Sweep) -> int:
+def merged_taps(sweep: Sweep, in_place: bool) -> int:
     """Taps of a row that count as channels, because channels alone are too few for the rows of a tile."""
     offsets, taps = sweep.axes[2].phases[0].offsets, sweep.tap_kernel[2]
     side_by_side = len(offsets) == taps and offsets[-1] - offsets[0] == taps - 1
-    return taps if side_by_side and sweep.source_channels < FEW_CHANNELS else 1
+    return taps if side_by_side and sweep.source_channels < (FEW_IN_PLACE if in_place else FEW_CHANNELS) else 1
+
+
+def _spread_in_l1(distance: int) -> bool:
+    """Whether the rows of a tile, at this distance, do not meet in a few sets of the first-level cache (64 sets of lines)."""
+    sets = [row * distance // LINE % 64 for row in range(14 if machine().vector_bytes == 64 else 6)]
+    return max(sets.count(one) for one in sets) <= 4
+
+
+def _crowds_l2(read: int, distance: int) -> bool:
+    """Whether this many bytes of each cell, with cells at this distance, lie in a small share of the sets of the cache."""
+    return read < CROWDED * math.gcd(distance, machine().l2_bytes // 8)
+
+
+def _cycles(problem: Problem, channels: int, n_count: int) -> float:
+    """Rough cycles of a cell and group: vectors multiplied, and channels transposed into panels in channels_first."""
+    vectors = -(-n_count // lanes_of(problem))
+    return channels * vectors + (n_count * TURNING if problem.layout == "channels_first" else 0)
+
+
+def _swaps(problem: Problem) -> bool:
+    """Whether the vectors should run over the input channels: with one tap, cell by cell, x and dy are alike."""
+    window = problem.window
+    if problem.dtype.itemsize < 4 or window.tap_count > 1 or window.input_size != window.output_size or any(window.pad_low):
+        return False
+    if problem.groups > 1 and problem.layout == "channels_last":  # each row of the result has channels of every group
+        return False
+    c, n = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+    return _cycles(problem, n, c) < 0.95 * _cycles(problem, c, n)
 
 
 @lru_cache(maxsize=1024)
 def filter_plan(problem: Problem) -> FilterPlan:
+    if _swaps(problem):
+        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True)
+    return _plan(problem, False)
+
+
+def _block_runs(
+    problem: Problem, sweep: Sweep, cut: FilterBlocks, x: tuple[int, ...], y: tuple[int, ...]
+) -> tuple[list[int], list[int]]:
+    """What a block reads of x and of dy: count, distance, count, distance and bytes of its runs. A hint, rough at the edges.
+
+    x, y: bytes between channels, cells, rows and images.
+    """
+    size, n = problem.dtype.itemsize, min(sweep.target_channels, cut.range_blocks * 2 * lanes_of(problem))
+    d, h, w = sweep.axes
+    if problem.layout == "channels_first":
+        cells = cut.rows * cut.cols * size
+        return (
+            [cut.images, x[3], cut.range_channels, x[0], cells * h.source_step * w.source_step],
+            [cut.images, y[3], n, y[0], cells],
+        )
+    channels = min(cut.range_channels, sweep.source_channels)
+    x_run = [cut.images * d.source_size * cut.rows, h.source_step * x[2], cut.cols, w.source_step * x[1], channels * size]
+    if channels == problem.channels_in and (w.source_step == 1 or max(w.offsets) > min(w.offsets)):  # no cell is left out
+        x_run[2:] = [1, 0, cut.cols * w.source_step * x[1]]
+    if h.source_step > 1 and max(h.offsets) > min(h.offsets):
+        x_run[:2] = [x_run[0] * h.source_step, x[2]]
+    y_run = [cut.images * d.target_size * cut.rows, y[2], cut.cols, y[1], n * size]
+    if n == problem.channels_out:
+        y_run[2:] = [1, 0, cut.cols * y[1]]
+    return x_run, y_run
+
+
+def _plan(problem: Problem, swapped: bool) -> FilterPlan:
     sweep = sweep_of(replace(problem, op="conv"))
-    size, wide, v, l2 = problem.dtype.itemsize, wide_of(problem), lanes_of(problem), machine().l2_bytes
+    size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
     d, h, w = sweep.axes
-    # Cells that no tap reads are left out of a packed block, and would only stretch the distances of one read in place.
     n_count = sweep.target_channels
-    merged = merged_taps(sweep)
-    in_place = last and size == wide and w.grid(w.target_size) == 1 and merged == 1
+    # Taps are side by side in the memory of x itself where no row needs padding.
+    plain_rows = last and size == wide and sweep.groups == 1 and not w.is_padded
+    merged = merged_taps(sweep, plain_rows)
     channels, taps = sweep.source_channels, problem.window.tap_count
-    sums_bytes = sweep.groups * taps * channels * n_count * wide
-    tap_kernel = list(sweep.tap_kernel)
-    # Few sums for each cell do not repay packing it; channels that fill their vectors can be read where they are.
-    dy_in_place = last and size == wide and n_count % v == 0 and taps * channels <= UNPACKED_TERMS
-    if merged > 1:
-        channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
-    n_padded = -(-n_count // v) * v
-    n_blocks = -(-n_count // (2 * v))
-    # One tap needs dy about as fast as memory gives it: then dy is packed once, and the next block of it asked for early.
-    fetch = in_place and taps == sweep.groups == 1 and n_blocks <= 8 and n_count >= channels and streams(moved_bytes(problem))
-    # What is packed must serve many sums: the fewer the taps, the more channels on the other side.
-    range_blocks = n_blocks if fetch else 1 if in_place else even_parts(n_blocks, 4 if taps > 4 else 8)
-    range_channels = channels if in_place or merged > 1 else even_parts(channels, 128 if taps > 4 else 256, v)
-    grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
-    low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
-    hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]
-    reach = [(max(axis.offsets) - min(axis.offsets)) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
-
-    def block_bytes(images: int, rows: int, cols: int) -> int:
-        """Of the panels and of the cells of x that a block reads."""
-        cells = d.source_size * ((rows - 1) * hop[1] + reach[1]) * ((cols - 1) * hop[2] + reach[2])
-        return images * (d.target_size * rows * cols * range_blocks * 2 * v + cells * range_channels // merged) * wide
-
-    budget = l2 // 4 if fetch else l2 // 2  # two blocks at a time where the next one is on its way
-    cols = w.target_size
-    while cols > 64 and block_bytes(1, 1, cols) > budget:
-        cols = even_parts(w.target_size, cols // 2)
-    rows = h.target_size
-    while rows > 1 and block_bytes(1, rows, cols) > budget:
-        rows = even_parts(h.target_size, rows - 1)
-    while block_bytes(1, rows, cols) > MOST_BYTES:  # it holds whole depths, which may be many
-        if range_channels > v and not in_place and merged == 1:
-            range_channels = even_parts(channels, range_channels // 2, v)
-        elif range_blocks > 1:
-            range_blocks = even_parts(n_blocks, range_blocks // 2)
-        elif cols > 8:
-            cols = even_parts(w.target_size, cols // 2)
-        else:
-            break
-    images = 1
-    if rows == h.target_size and cols == w.target_size:
-        while images < sweep.images and block_bytes(images + 1, rows, cols) <= budget:
-            images += 1
-        images = even_parts(sweep.images, images)
-    row_blocks, col_blocks = -(-h.target_size // rows), -(-w.target_size // cols)
-    blocks = -(-sweep.images // images) * row_blocks * col_blocks
-    work = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * taps * channels * n_count * sweep.groups
-
-    def pieces(parts: int) -> int:
-        return parts * sweep.groups * -(-channels // range_channels) * -(-n_blocks // range_blocks)
-
-    parts = 1
-    wanted = min(PIECES, 1 + work // (1 << 20))
-    while pieces(parts) < wanted and parts < min(8, blocks) and (parts + 1) * sums_bytes <= PARTIAL_BYTES:
-        parts += 1
-    while pieces(parts) < wanted and range_channels > 4 * v and merged == 1:
-        range_channels = even_parts(channels, range_channels // 2, v)
-    part_blocks = -(-blocks // parts)
-    parts = -(-blocks // part_blocks)
-    tap_table = [
-        [value for i, t in enumerate(tap) for value in _tap_reach(sweep.axes[i], t, low[i], grid[i])]
-        for tap in product(*map(range, tap_kernel))
-    ]
-    if merged > 1:  # every output of a row has all its taps
-        tap_table = [[*words[:6], 0, 0, w.target_size] for words in tap_table]
     x_channel, x_cell, x_row, x_plane, x_image = pitches(
         problem.layout, size, problem.channels_in, (d.source_size, h.source_size, w.source_size)
     )
     y_channel, y_cell, y_row, y_plane, y_image = pitches(
         problem.layout, size, problem.channels_out, (d.target_size, h.target_size, w.target_size)
     )
+    in_place = plain_rows if merged > 1 else size == wide and (last or _spread_in_l1(x_channel))
+    sums_bytes = sweep.groups * taps * channels * n_count * wide
+    tap_kernel = list(sweep.tap_kernel)
+    if merged > 1:
+        channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
+    n_padded = -(-n_count // v) * v
+    n_blocks = -(-n_count // (2 * v))
+    cut = filter_blocks(sweep, channels, taps, merged, v, wide, in_place, last)
+    range_channels, range_blocks, images, rows, cols = cut.range_channels, cut.range_blocks, cut.images, cut.rows, cut.cols
+    dy_in_place = last and size == wide
+    whole_sums = in_place
+    if last and taps == 1 == merged and _crowds_l2(range_channels * size, w.source_step * x_cell):
+        in_place = False
+    # Cells that no tap reads are left out of a packed block.
+    grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
+    low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
+    hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]
+    reach = [(max(axis.offsets) - min(axis.offsets)) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    channel_ranges, n_ranges = -(-channels // range_channels), -(-n_blocks // range_blocks)
+    pieces = cut.parts * sweep.groups * channel_ranges * n_ranges
+    work = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * taps * channels * n_count * sweep.groups
+    tap_table = [
+        [value for i, t in enumerate(tap) for value in _tap_reach(sweep.axes[i], t, low[i], grid[i])]
+        for tap in product(*map(range, tap_kernel))
+    ]
+    if merged > 1:  # every output of a row has all its taps
+        tap_table = [[*words[:6], 0, 0, w.target_size] for words in tap_table]
     place = range_channels // merged * wide
     line = ((cols - 1) * hop[2] + reach[2]) * place
     plane = ((rows - 1) * hop[1] + reach[1]) * line
     area_bytes = 0 if in_place else images * d.source_size * plane
     panel_start = -(-area_bytes // LINE) * LINE
     panel_bytes = images * d.target_size * rows * cols * 2 * v * wide
-    table_start = panel_start + range_blocks * panel_bytes
-    scratch = table_start + 32 * images * d.target_size * rows + LINE
-    straight = in_place and parts == 1
-    c_row = (problem.channels_out if straight else n_count) * wide
+    table_start = panel_start + (1 if dy_in_place else range_blocks) * panel_bytes
+    table_bytes = 8 * images * d.target_size * rows * (1 + cols // 7)
+    turned = last == swapped  # the result has output channels by input channels, the sums have it the other way round
+    straight = not turned and whole_sums and cut.parts == 1
+    x_run, y_run = _block_runs(problem, sweep, cut, (x_channel, x_cell, x_row, x_image), (y_channel, y_cell, y_row, y_image))
+    lines = sum(run[0] * run[2] * -(-run[4] // LINE) for run in (x_run, y_run))
+    fetch = whole_sums and cut.blocks * pieces > cut.parts and lines * LINE <= machine().l2_bytes
+    fetch = fetch and (d.source_size == 1 or rows == h.target_size)
+    scratch = table_start + 3 * table_bytes + (8 * lines + table_bytes if fetch else 0) + LINE
+    c_row = (problem.channels_out if straight and not swapped else n_count) * wide
     given: dict[str, Any] = {
-        "x": None, "dy": None, "target": None, "groups": sweep.groups, "channel_ranges": -(-channels // range_channels),
-        "range_channels": range_channels, "n_ranges": -(-n_blocks // range_blocks), "range_blocks": range_blocks,
-        "part_blocks": part_blocks, "blocks": blocks, "row_blocks": row_blocks, "col_blocks": col_blocks,
+        "x": None, "dy": None, "target": None, "groups": sweep.groups, "channel_ranges": channel_ranges,
+        "range_channels": range_channels, "n_ranges": n_ranges, "range_blocks": range_blocks,
+        "part_blocks": cut.part_blocks, "blocks": cut.blocks, "row_blocks": -(-h.target_size // rows),
+        "col_blocks": -(-w.target_size // cols),
         "block_images": images, "block_rows": rows, "block_cols": cols, "images": sweep.images, "depths": d.target_size,
         "rows": h.target_size, "cols": w.target_size, "in_depth": d.source_size, "in_rows": h.source_size,
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
@@ -162,24 +194,28 @@ def filter_plan(problem: Problem) -> FilterPlan:
         "tap_table": np.array(tap_table, np.int64).reshape(-1), "in_place": int(in_place), "low_h": low[1],
         "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
         "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
-        "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start, "panel_bytes": panel_bytes,
+        "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start,
+        "panel_bytes": 0 if dy_in_place else panel_bytes,  # in place, only the last block of channels can need one
         "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
-        "c_group": n_count * wide if straight else taps * channels * c_row, "merged": merged,
+        "c_group": n_count * wide if straight and not swapped else taps * channels * c_row, "merged": merged,
         "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "fetch": int(fetch),
+        "table_bytes": table_bytes, "ahead": np.array(x_run + y_run, np.int64),
     }  # fmt: skip
-    options = (("first", not last),)
-    compiled = code(Variant("conv_filter", "sums", problem.dtype.name, options))
-    sums = make_plan(compiled, pieces(parts), scratch, work // 4, given)
+    compiled = code(Variant("conv_filter", "sums", problem.dtype.name, (("first", not last),)))
+    sums = make_plan(compiled, pieces, scratch, work // 4, given)
+    checked = merged > 1 and sweep.is_padded
     if straight:
-        return FilterPlan(sums, None, 0, merged > 1 and sweep.is_padded)
-    channels, taps = sweep.source_channels, problem.window.tap_count
-    total = sweep.groups * channels
-    rows_each = max(1, -(-total // PIECES))
+        return FilterPlan(sums, None, 0, checked, swapped)
+    groups, channels, taps = sweep.groups, sweep.source_channels, problem.window.tap_count
+    if swapped and not turned:  # rows of all groups follow each other, here and there
+        groups, channels = 1, groups * channels
+    rows_each = max(-(-groups * channels // PIECES), -(-v // taps))
     finish = make_plan(
-        code(Variant("conv_filter", "finish", problem.dtype.name, options)), -(-total // rows_each), 0, parts * sums_bytes,
+        code(Variant("conv_filter", "finish", problem.dtype.name, (("first", turned),))), -(-groups * channels // rows_each),
+        TURNED * 4 * v * wide, cut.parts * sums_bytes,
         {
-            "sums": None, "target": None, "parts": parts, "part_bytes": sums_bytes, "rows_each": rows_each,
-            "groups": sweep.groups, "channels": channels, "n_count": n_count, "taps": taps,
+            "sums": None, "target": None, "parts": cut.parts, "part_bytes": sums_bytes, "rows_each": rows_each,
+            "groups": groups, "channels": channels, "n_count": n_count, "taps": taps,
         },
     )  # fmt: skip
-    return FilterPlan(sums, finish, parts * sums_bytes, merged > 1 and sweep.is_padded)
+    return FilterPlan(sums, finish, cut.parts * sums_bytes, checked, swapped)
