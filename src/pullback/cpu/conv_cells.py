@@ -49,19 +49,25 @@ def cells_waste(problem: Problem, sweep: Sweep) -> float:
     return made / (rows * cols)
 
 
-def prefers_cells(problem: Problem) -> bool:
-    """Whether vectors over cells take less time than over produced channels.
+def costs(problem: Problem) -> tuple[float, float]:
+    """Multiplications for each summed term of a cell, with vectors over cells and over produced channels.
 
-    In multiplications for each summed term of a cell: the lanes that either leaves empty; one turns its source and its results in
-    channels_last, the other in channels_first, where it reads and writes few cells at a time.
+    Beside the lanes that they leave empty: one turns its source and its results in channels_last, the other in channels_first,
+    where it reads and writes few cells at a time.
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
-    cells, channels = n * cells_waste(problem, sweep), -(-n // v) * v
     results = n / (sweep.source_channels * taps)
+    cells, channels = n * cells_waste(problem, sweep), float(-(-n // v) * v)
     if problem.layout == "channels_last":
-        return cells + TURNED * (1 / taps + results) < 0.95 * channels
-    return cells < 0.9 * (channels + TURNED_BLOCK * results)
+        return cells + TURNED * (1 / taps + results), channels
+    return cells, channels + TURNED_BLOCK * results
+
+
+def prefers_cells(problem: Problem) -> bool:
+    """Whether vectors over cells take less time than over produced channels, with some reserve."""
+    cells, channels = costs(problem)
+    return cells < 0.95 * channels
 
 
 def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:

@@ -51,6 +51,17 @@ class Blocks:
     by_images: bool
 
 
+def _runs_over_images(sweep: Sweep) -> bool:
+    """Such runs need no padding: they pay where many taps of short rows would meet none."""
+    return sweep.images >= IMAGE_RUN and sweep.axes[2].taps_met() < 0.98
+
+
+def taps_met(sweep: Sweep) -> float:
+    """The share of its products that the kernel makes: taps above, below and beside the source are left out, but not in a run."""
+    d, h, w = (axis.taps_met() for axis in sweep.axes)
+    return d * h * (w if _runs_over_images(sweep) else 1.0)
+
+
 def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
@@ -65,8 +76,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
         return images * depth * h.places(rows) * w.places(cols) * place + made
 
     budget = l2 * 2 // 5
-    # Runs over images need no padding: they pay where many taps of short rows would meet none.
-    by_images = sweep.images >= IMAGE_RUN and w.taps_met() < 0.98
+    by_images = _runs_over_images(sweep)
     images = even_parts(sweep.images, 14) if by_images else 1
     cols = w.bases
     while cols > 14 and area(images, 1, cols) > budget:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from pullback.cpu.conv_cells import costs
+from pullback.cpu.conv_direct import taps_met
+from pullback.cpu.conv_sweep import sweep_of
 from pullback.cpu.machine import machine
 from pullback.cpu.winograd_gradient import MOST_CHANNELS, cut_gradient
 from pullback.cpu.winograd_plans import cut_forward, packed_filter
@@ -34,8 +37,13 @@ def _far(total_bytes: int) -> int:
 
 
 def plain_cost(problem: Problem, shape: Shape) -> float:
+    """Of the better of the kernels that would run instead. One over channels leaves out most taps that meet no cell."""
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
-    return cells * problem.window.tap_count * shape.groups * shape.summed * _vectors(shape.made, shape.lanes)
+    terms = cells * problem.window.tap_count * shape.groups * shape.summed
+    if problem.op == "conv_grad_filter":
+        return terms * _vectors(shape.made, shape.lanes)
+    over_cells, over_channels = costs(problem)
+    return terms * min(over_cells, over_channels * taps_met(sweep_of(problem))) / shape.lanes
 
 
 def _transforms(problem: Problem, shape: Shape, depth_block: int) -> tuple[float, float, float]:
