@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from pullback import __version__
@@ -30,5 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (check_command, bench_command, warmup_command, info_command):
         command.add(subparsers)
     options = parser.parse_args(arguments)
-    status: int = options.run(options)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 0
     return status

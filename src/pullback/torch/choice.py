@@ -43,7 +43,7 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
     if weight.shape[0] * weight.shape[1] < FEW_CHANNELS and groups == 1:
         return "it has so few channels that PyTorch is faster"
     if weight.shape[1] == 1 and groups > 1:
-        return "PyTorch is faster at most depthwise convolutions; tune=True finds the others"
+        return "inside a network PyTorch is about as fast at most depthwise convolutions; tune=True finds the others"
     return None
 
 
