@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
 import numpy as np
 
 from pullback.cpu.addresses import address_of
@@ -15,6 +18,7 @@ from pullback.problem import Problem
 from pullback.registry import CPU, kernels_for, register_kernel
 from pullback.rules import Array
 from pullback.settings import current_precision
+from pullback.window import Window
 
 NAME = "winograd"
 ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 40 are measured
@@ -22,8 +26,38 @@ FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
 
 
+@lru_cache(maxsize=1024)
+def _compacted(problem: Problem) -> tuple[Problem, tuple[slice, ...]] | None:
+    """In channels_first, where a stride divides the dilation: the problem over the cells that windows read, and where these are.
+
+    Columns must lie side by side there; in channels_last the same cells are read where they are.
+    """
+    window = problem.window
+    strides, sizes = window.stride, window.input_size
+    if problem.layout != "channels_first" or strides[-1] == 1:
+        return None
+    if any(d % s for d, s in zip(window.dilation, strides, strict=True)):
+        return None
+    firsts = tuple(-p % s for p, s in zip(window.pad_low, strides, strict=True))
+    read = tuple(-(-(n - first) // s) for n, first, s in zip(sizes, firsts, strides, strict=True))
+    if min(read) < 1:
+        return None
+    dilation = tuple(d // s for d, s in zip(window.dilation, strides, strict=True))
+    low = tuple(-(-p // s) for p, s in zip(window.pad_low, strides, strict=True))
+    high = tuple(
+        outputs + (k - 1) * d - n - p
+        for outputs, k, d, n, p in zip(window.output_size, window.kernel, dilation, read, low, strict=True)
+    )
+    compact = Window(read, window.output_size, window.kernel, (1,) * len(read), dilation, low, high)
+    places = tuple(slice(first, None, s) for first, s in zip(firsts, strides, strict=True))
+    return replace(problem, window=compact), (slice(None), slice(None), *places)
+
+
 def accepts(problem: Problem) -> str | None:
     """Why not, in words."""
+    compacted = _compacted(problem)
+    if compacted is not None:
+        problem = compacted[0]
     window, axes = problem.window, axes_of(problem.window)
     if current_precision() == "exact":
         return 'its transforms err by more than plain sums do, and precision "exact" asks for those'
@@ -35,7 +69,7 @@ def accepts(problem: Problem) -> str | None:
         return "it is for strides of 1, or such that divide the dilation"
     shape = shape_of(problem, problem.op == "conv_grad_input")
     if shape is None:
-        return "in channels_first it needs several taps and a stride of 1 along the last axis, or no window reads a cell"
+        return "in channels_first it needs several taps along the last axis, or no window reads a cell"
     if cut_forward(shape).block < min(FEWEST_TILES, shape.positions) and shape.target.depth == 1:
         return "so few transformed tiles of so many taps and channels fit into memory that the filter would be read too often"
     return unpaid(problem, shape)
@@ -69,14 +103,26 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
 
 
 def conv(problem: Problem, x: Array, filter: Array) -> Array:
+    compacted = _compacted(problem)
+    if compacted is not None:
+        problem, x = compacted[0], x[compacted[1]]
     return _convolve(problem, x, filter, False)
 
 
 def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
-    return _convolve(problem, dy, filter, True)
+    compacted = _compacted(problem)
+    if compacted is None:
+        return _convolve(problem, dy, filter, True)
+    dx = new_array(problem.input_shape, problem.dtype)
+    dx.fill(0)
+    dx[compacted[1]] = _convolve(compacted[0], dy, filter, True)
+    return dx
 
 
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    compacted = _compacted(problem)
+    if compacted is not None:
+        problem, x = compacted[0], x[compacted[1]]
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     plans = gradient_plans(problem)
     df = new_array(problem.filter_shape, problem.dtype)
