@@ -82,7 +82,7 @@ def filter_gradient_cost(problem: Problem, shape: Shape) -> float:
 def unpaid(problem: Problem, shape: Shape) -> str | None:
     """Why Winograd would not pay, in words; None where it does."""
     cost = filter_gradient_cost if problem.op == "conv_grad_filter" else forward_cost
-    share = cost(problem, shape) / plain_cost(problem, shape)
+    share = cost(problem, shape) / max(1.0, plain_cost(problem, shape))  # 0 where no tap meets a cell
     if share < GAIN:
         return None
     return f"its transforms cost more than they save here: about {share:.2g} times the work of plain sums"
