@@ -156,6 +156,26 @@ def test_other_dtypes(dtype: str, layout: str) -> None:
                     np.testing.assert_array_equal(found, expected, f"{op} {name}")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("channels", "size", "options"),
+    [
+        ((1, 1), (6,), {"kernel": (3,), "padding": [(-1, 0)]}),
+        ((3, 8), (9, 40), {"kernel": (3, 3), "padding": [(0, 0), (-1, -1)]}),
+        ((8, 1), (3,), {"kernel": (1,), "stride": 2, "padding": [(0, 2)]}),
+        ((64, 3), (3, 3), {"kernel": (1, 1), "stride": 2, "padding": [(0, 2), (0, 2)]}),
+    ],
+    ids=str,
+)
+def test_windows_that_begin_elsewhere_than_their_input(
+    channels: tuple[int, int], size: tuple[int, ...], options: dict[str, Any], layout: str
+) -> None:
+    for op, arguments, keywords in conv_arguments(layout, 2, *channels, size, **options):
+        for name, found in answers_by_kernel(op, arguments, keywords):
+            if name in DENSE:
+                np.testing.assert_array_equal(found, reference(op, arguments, keywords), f"{op} {name}")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
 @pytest.mark.parametrize(
     ("dtype", "side"),

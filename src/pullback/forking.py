@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-FRONT_END, REGISTRY, LOADING = range(3)  # who holds a lock may ask for one of a later level, never of an earlier one
+FRONT_END, REGISTRY, LOADING = range(3)  # who holds a lock may ask for one of a later level only
 
 _locks: list[tuple[int, Any]] = []
 
@@ -19,18 +19,19 @@ def lock_free_in_children(level: int) -> Any:
     return lock
 
 
-_held: list[Any] = []
+_forks = threading.local()  # the locks that a fork of this thread has taken
 
 
 def _take_all() -> None:
+    _forks.taken = []
     for _, lock in tuple(_locks):
         lock.acquire()
-        _held.append(lock)
+        _forks.taken.append(lock)
 
 
 def _release_all() -> None:
-    while _held:
-        _held.pop().release()
+    while _forks.taken:
+        _forks.taken.pop().release()
 
 
 if hasattr(os, "register_at_fork"):

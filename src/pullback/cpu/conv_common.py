@@ -44,6 +44,11 @@ def moved_bytes(problem: Problem) -> int:
     return sum(math.prod(shape) for shape in (problem.input_shape, problem.output_shape)) * problem.dtype.itemsize
 
 
+def tile_rows() -> int:
+    """The most rows of a register tile two vectors wide, as kernels/tiles.py makes them."""
+    return 14 if machine().vector_bytes == 64 else 6
+
+
 def even_parts(total: int, most: int, unit: int = 1) -> int:
     """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
     parts = -(-total // max(1, most))

@@ -23,6 +23,7 @@ from pullback.cpu.conv_common import (
     panel_terms,
     stretch_of,
     sweep_arguments,
+    tile_rows,
     wide_of,
     work_of,
 )
@@ -34,7 +35,6 @@ from pullback.cpu.plan import make_plan
 from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
-TILE_ROWS = 14  # of the largest tile
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 
 
@@ -210,7 +210,7 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
     calls = min(panels, blocks.range_blocks) * len(cuts)
-    ahead, lines = lines_ahead(np.arange(TILE_ROWS) * (hop[2] * place), blocks.channels * wide, calls)
+    ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_common import LINE, PIECES, lanes_of, pitches, wide_of
+from pullback.cpu.conv_common import LINE, PIECES, lanes_of, pitches, tile_rows, wide_of
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.filter_blocks import FilterBlocks, filter_blocks
 from pullback.cpu.machine import machine
@@ -61,7 +61,7 @@ def merged_taps(sweep: Sweep, in_place: bool) -> int:
 
 def _spread_in_l1(distance: int) -> bool:
     """Whether the rows of a tile, at this distance, do not meet in a few sets of the first-level cache (64 sets of lines)."""
-    sets = [row * distance // LINE % 64 for row in range(14 if machine().vector_bytes == 64 else 6)]
+    sets = [row * distance // LINE % 64 for row in range(tile_rows())]
     return max(sets.count(one) for one in sets) <= 4
 
 
@@ -79,7 +79,9 @@ def _cycles(problem: Problem, channels: int, n_count: int) -> float:
 def _swaps(problem: Problem) -> bool:
     """Whether the vectors should run over the input channels: with one tap, cell by cell, x and dy are alike."""
     window = problem.window
-    if problem.dtype.itemsize < 4 or window.tap_count > 1 or window.input_size != window.output_size or any(window.pad_low):
+    if problem.dtype.itemsize < 4 or window.tap_count > 1 or window.input_size != window.output_size:
+        return False
+    if any(window.pad_low) or set(window.stride) != {1}:
         return False
     if problem.groups > 1 and problem.layout == "channels_last":  # each row of the result has channels of every group
         return False
@@ -163,7 +165,8 @@ def _plan(problem: Problem, swapped: bool) -> FilterPlan:
         for tap in product(*map(range, tap_kernel))
     ]
     if merged > 1:  # every output of a row has all its taps
-        tap_table = [[*words[:6], 0, 0, w.target_size] for words in tap_table]
+        first = (min(w.offsets) - low[2]) // grid[2]
+        tap_table = [[*words[:6], first, 0, w.target_size] for words in tap_table]
     place = range_channels // merged * wide
     line = ((cols - 1) * hop[2] + reach[2]) * place
     plane = ((rows - 1) * hop[1] + reach[1]) * line

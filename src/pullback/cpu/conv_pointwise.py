@@ -20,6 +20,7 @@ from pullback.cpu.conv_common import (
     panel_terms,
     stretch_of,
     sweep_arguments,
+    tile_rows,
     wide_of,
     work_of,
 )
@@ -32,7 +33,6 @@ from pullback.problem import Problem
 
 BLOCK_BYTES = 192 << 10  # of source cells in scratch
 MOST_CELLS = 256  # of a block
-ROWS = 14  # of the largest tile
 # Against the direct kernel, in multiplications of a cell: what a tile costs beside its terms, copying a cell instead of turning it,
 # turning a result, and how much of all the time the direct kernel waits for memory that is not asked for ahead. Measured.
 TILE_TERMS, COPIED, TURNED, WAITED = 6, 2, 7, 0.2
@@ -74,7 +74,7 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     given = sweep_arguments(problem, sweep)
     stretch = stretch_of(terms)
     stretches = terms // stretch
-    parts = sum(-(-min(2 * v, produced - n0) // ROWS) for n0 in range(0, produced, 2 * v))
+    parts = sum(-(-min(2 * v, produced - n0) // tile_rows()) for n0 in range(0, produced, 2 * v))
     asking = parts * -(-block // (2 * v)) * stretches  # stretches of a whole block
     ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, asking)
     steps = np.arange(stretches, dtype=np.int64) * stretch
