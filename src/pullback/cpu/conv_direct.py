@@ -209,8 +209,10 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
     whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
-    calls = min(panels, blocks.range_blocks) * len(cuts)
-    ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
+    ahead, lines = np.zeros(1, np.int64), 0
+    if asks:
+        calls = min(panels, blocks.range_blocks) * len(cuts)
+        ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
@@ -220,7 +222,7 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": tables[0], "by_images": int(blocks.by_images), "buffered": int(buffered),
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
-        "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines if asks else 0,
+        "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
     }  # fmt: skip
     pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
 
 
+@lru_cache(maxsize=1024)
 def _in_place(problem: Problem) -> Any:
     """The module whose plans read and write the arrays of this depthwise problem in place; None if there is none."""
     if _each(problem) == (1, 1):

@@ -22,7 +22,7 @@ from pullback.settings import cores
 AREA_BYTES = 512 << 10  # source rows of a block in scratch
 CLASH = 1 << 10  # cells this far apart would share few sets of the first-level cache
 SUM_BYTES = 4 << 20  # of all pieces of a filter gradient together
-MOST_PIECES = 32  # of a filter gradient
+MOST_PIECES, PLANE_PIECES = 32, 64  # of a filter gradient: over cells, over planes
 FILTER = "depthwise_filter"
 
 
@@ -185,6 +185,14 @@ class FilterPlans:
     products: Plan
     add: Plan
     sum_bytes: int
+
+
+def filter_pieces(groups: int, units: int) -> tuple[int, int, int, int]:
+    """In channels_first: groups of a part, parts, units (blocks of images) of a chunk, chunks; a piece is a chunk of a part."""
+    group_block = -(-groups // PLANE_PIECES)
+    parts = -(-groups // group_block)
+    group = -(-units // min(units, max(1, PLANE_PIECES // parts)))
+    return group_block, parts, group, -(-units // group)
 
 
 def add_plan(problem: Problem, pieces: int, distance: int) -> Plan:

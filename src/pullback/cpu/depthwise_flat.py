@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -9,19 +10,17 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_common import lanes_of, moved_bytes
-from pullback.cpu.depthwise_cells import FilterPlans, add_plan
+from pullback.cpu.conv_common import lanes_of, moved_bytes, wide_of
+from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import grouped
 from pullback.problem import Problem
 
 MODULE = "depthwise_flat"
-MASKED_BYTES = 32  # of a vector, from which on processors load and store under masks
 MASKS_BYTES = 8 << 10  # of all masks: they must stay in the first-level cache
 SUMS = 9  # of kernels/depthwise_flat.py
 MANY = 4  # vectors at a time: masks are read so far
-MOST_PIECES = 64  # of a filter gradient
 
 
 def flattens(problem: Problem) -> bool:
@@ -29,10 +28,10 @@ def flattens(problem: Problem) -> bool:
     window = problem.window
     if problem.layout != "channels_first" or problem.channels_in != problem.channels_out or set(window.stride) != {1}:
         return False
-    if window.input_size[1:] != window.output_size[1:] or not machine().triple.startswith("x86_64"):
+    if window.input_size[1:] != window.output_size[1:] or not machine().masks_memory:
         return False
-    vectors = -(-int(np.prod(window.output_size)) // lanes_of(problem))
-    return machine().vector_bytes >= MASKED_BYTES and 2 * vectors * window.tap_count <= MASKS_BYTES
+    vectors = -(-math.prod(window.output_size) // lanes_of(problem))
+    return 2 * vectors * window.tap_count <= MASKS_BYTES
 
 
 def _tables(problem: Problem) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def _tables(problem: Problem) -> dict[str, Any]:
     window, forward, lanes = problem.window, problem.op != "conv_grad_input", lanes_of(problem)
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
     steps = np.append(np.cumprod(source[:0:-1])[::-1], 1)
-    count = int(np.prod(target))
+    count = math.prod(target)
     vectors = -(-count // lanes)
     shifts, masks = [], np.zeros((window.tap_count, vectors + MANY), np.uint16)
     for t, tap in enumerate(product(*(range(k) for k in window.kernel))):
@@ -56,7 +55,7 @@ def _tables(problem: Problem) -> dict[str, Any]:
         bits[:count] = inside.ravel()
         masks[t, :vectors] = (bits.reshape(vectors, lanes) << np.arange(lanes)).sum(axis=1)
     return {
-        "source_cells": int(np.prod(source)), "cells": count, "taps": window.tap_count, "shifts": np.array(shifts, np.int64),
+        "source_cells": math.prod(source), "cells": count, "taps": window.tap_count, "shifts": np.array(shifts, np.int64),
         "masks": masks, "mask_row": masks.strides[0], "groups": problem.groups,
     }  # fmt: skip
 
@@ -73,12 +72,8 @@ def gather_plan(problem: Problem) -> Plan:
 @lru_cache(maxsize=1024)
 def filter_plans(problem: Problem) -> FilterPlans:
     groups, images = problem.groups, problem.batch
-    wide = 8 if problem.dtype.name == "float64" else 4
-    group_block = -(-groups // MOST_PIECES)
-    parts = -(-groups // group_block)
-    group = -(-images // min(images, max(1, MOST_PIECES // parts)))
-    chunks = -(-images // group)
-    bytes_each = problem.window.tap_count * groups * wide
+    group_block, parts, group, chunks = filter_pieces(groups, images)
+    bytes_each = problem.window.tap_count * groups * wide_of(problem)
     given = _tables(problem) | {
         "source": None, "dy": None, "sums": None, "group": group, "images": images, "group_block": group_block, "chunks": chunks,
         "sums_bytes": bytes_each,

@@ -9,7 +9,7 @@ import numpy as np
 
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.conv_common import moved_bytes
-from pullback.cpu.depthwise_cells import FilterPlans, add_plan
+from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
@@ -20,7 +20,6 @@ from pullback.window import Window
 
 MODULE = "depthwise_planes"
 AREA_BYTES = 256 << 10  # unpacked rows of a block
-MOST_PIECES = 64  # of a filter gradient
 OUTS = 4  # planes of results at a time
 
 
@@ -146,12 +145,7 @@ def filter_plans(problem: Problem) -> FilterPlans:
     moved = moved_bytes(problem)
     wide, lanes = (8 if problem.dtype.name == "float64" else 4), machine().vector_bytes
     groups, units = problem.groups, problem.batch * blocks
-    parts = min(groups, MOST_PIECES)
-    group_block = -(-groups // parts)
-    parts = -(-groups // group_block)
-    chunks = min(units, max(1, MOST_PIECES // parts))
-    group = -(-units // chunks)
-    chunks = -(-units // group)
+    group_block, parts, group, chunks = filter_pieces(groups, units)
     count = int(np.prod(problem.filter_shape, dtype=np.int64))
     each = count // groups
     other_start = list_bytes + area_bytes

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from pullback.cpu.compiler import Code, Variant, code
-from pullback.cpu.conv_common import lanes_of, moved_bytes
-from pullback.cpu.depthwise_cells import FilterPlans, add_plan
+from pullback.cpu.conv_common import lanes_of, moved_bytes, wide_of
+from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import grouped, streams
@@ -21,9 +21,7 @@ MODULE = "depthwise_slide"
 SPARE = 1 << 10  # of the kernels
 STAGE_BYTES = 32 << 10  # of target rows, which may wait in scratch to be streamed
 FEWEST_ROWS = 8  # of a block: the rows above it are read again
-MOST_PIECES = 64  # of a filter gradient
 SIZES = (3, 5)  # of the windows that machine code is made for
-MASKED_BYTES = 32  # of a vector, from which on processors load and store under masks
 FULL = 0.6  # of the lanes of a row's vectors that must be used
 
 
@@ -35,14 +33,10 @@ def slides(problem: Problem) -> bool:
     size, stride = window.kernel[0], window.stride[0]
     if window.kernel != (size, size) or window.stride != (stride, stride) or window.dilation != (1, 1):
         return False
-    if size not in SIZES or stride not in (1, 2) or not machine().triple.startswith("x86_64"):
+    if size not in SIZES or stride not in (1, 2) or not machine().masks_memory:
         return False
     cols, lanes = window.output_size[1], lanes_of(problem)
-    return machine().vector_bytes >= MASKED_BYTES and cols >= FULL * (-(-cols // lanes) * lanes)
-
-
-def _wide(problem: Problem) -> int:
-    return 8 if problem.dtype.name == "float64" else 4
+    return cols >= FULL * (-(-cols // lanes) * lanes)
 
 
 def _code(problem: Problem, kernel: str) -> Code:
@@ -58,7 +52,7 @@ def _block_rows(problem: Problem, rows: int, cols: int) -> int:
 @lru_cache(maxsize=1024)
 def gather_plan(problem: Problem) -> Plan:
     """conv and conv_grad_input with finite weights."""
-    window, moved, wide = problem.window, moved_bytes(problem), _wide(problem)
+    window, moved, wide = problem.window, moved_bytes(problem), wide_of(problem)
     (taps, _), (stride, _), pads = window.kernel, window.stride, window.pad_low
     forward = problem.op == "conv"
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
@@ -101,11 +95,8 @@ def filter_plans(problem: Problem) -> FilterPlans:
     block = _block_rows(problem, rows, cols)
     blocks = -(-rows // block)
     units = problem.batch * blocks
-    group_block = -(-groups // MOST_PIECES)
-    parts = -(-groups // group_block)
-    group = -(-units // min(units, max(1, MOST_PIECES // parts)))
-    chunks = -(-units // group)
-    bytes_each = taps * taps * groups * _wide(problem)
+    group_block, parts, group, chunks = filter_pieces(groups, units)
+    bytes_each = taps * taps * groups * wide_of(problem)
     given = {
         "source": None, "dy": None, "sums": None, "group": group, "units": units, "groups": groups, "group_block": group_block,
         "chunks": chunks, "sums_bytes": bytes_each, "blocks": blocks, "block_rows": block, "source_rows": window.input_size[0],

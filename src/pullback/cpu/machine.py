@@ -16,6 +16,9 @@ VECTOR_BYTES_VARIABLE = "PULLBACK_VECTOR_BYTES"
 loading = lock_free_in_children(LOADING)
 
 
+MASKED_BYTES = 32  # of a vector, from which on x86 processors load and store under masks
+
+
 @dataclass(frozen=True)
 class Machine:
     """The facts kernels are compiled and planned for."""
@@ -27,6 +30,11 @@ class Machine:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
+
+    @property
+    def masks_memory(self) -> bool:
+        """Whether loads and stores of some lanes of a vector are single instructions."""
+        return self.triple.startswith("x86_64") and self.vector_bytes >= MASKED_BYTES
 
 
 def _cache_bytes(level: int, default: int) -> int:
