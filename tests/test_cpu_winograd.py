@@ -98,10 +98,11 @@ def test_geometries(layout: str, size: tuple[int, ...], kernel: tuple[int, ...],
     check(layout, 3, size, 6, 21, kernel, **keywords)
 
 
-def test_strides_that_divide_the_dilation() -> None:
-    """Only channels_last: columns must lie side by side."""
-    check("channels_last", 2, (15, 17), 6, 21, (3, 3), padding=(1, 2), dilation=2, stride=2)
-    check("channels_last", 2, (15, 17), 6, 21, (3, 5), padding=(-1, 3), dilation=(3, 4), stride=(3, 2))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strides_that_divide_the_dilation(layout: str) -> None:
+    """In channels_first over a copy of the cells that are read: columns must lie side by side there."""
+    check(layout, 2, (15, 17), 6, 21, (3, 3), padding=(1, 2), dilation=2, stride=2)
+    check(layout, 2, (15, 17), 6, 21, (3, 5), padding=(-1, 3), dilation=(3, 4), stride=(3, 2))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,0 +1,56 @@
+"""Locks that a fork waits for: free in the child whoever held them, and whoever else forks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cpu_calls import run_python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+HELD = """
+import os, threading, time
+from pullback.forking import LOADING, REGISTRY, lock_free_in_children
+locks = [lock_free_in_children(level) for level in (LOADING, REGISTRY)]
+holding = threading.Event()
+def hold():
+    with locks[1], locks[0]:
+        holding.set()
+        time.sleep(0.2)
+threading.Thread(target=hold).start()
+holding.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if all(lock.acquire(timeout=5) for lock in locks) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+SEVERAL = """
+import os, sys, threading
+from pullback.forking import LOADING, lock_free_in_children
+lock = lock_free_in_children(LOADING)
+sys.setswitchinterval(1e-6)
+def fork():
+    for _ in range(100):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if lock.acquire(timeout=5) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        done.append(pid)
+done = []
+threads = [threading.Thread(target=fork, daemon=True) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(60)
+assert len(done) == 400, len(done)
+"""
+
+
+def test_a_fork_waits_for_who_holds_a_lock() -> None:
+    run_python(HELD, warnings="ignore::DeprecationWarning")
+
+
+def test_several_threads_fork() -> None:
+    run_python(SEVERAL, warnings="ignore::DeprecationWarning")
