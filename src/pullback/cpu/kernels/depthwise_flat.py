@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.depthwise_tiles import Emit, emit_loop
-from pullback.cpu.kernels.vectors import I64, outline, pointer, stay_outline
+from pullback.cpu.kernels.vectors import outline, pointer, stay_outline
 
 MASK = 2  # bytes of a mask
 MANY, SUMS = 4, 9  # vectors of cells that share a weight; taps that share what they read of dy
@@ -22,17 +22,11 @@ MANY, SUMS = 4, 9  # vectors of cells that share a weight; taps that share what 
 class Flat(Emit):
     """Cells of a plane under masks from a table."""
 
-    def number(self, value: int) -> Any:
-        return ir.Constant(I64, value)
-
     def plus(self, *values: Any) -> Any:
         total = values[0]
         for value in values[1:]:
             total = self.builder.add(total, value)
         return total
-
-    def times(self, value: Any, factor: int) -> Any:
-        return self.builder.mul(value, self.number(factor))
 
     def kept_mask(self, address: Any) -> Any:
         """A mask of one bit for each lane."""

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from pullback.cpu.kernels.depthwise_tiles import Emit, emit_loop
 from pullback.cpu.kernels.native import LINE, emit_prefetch, fence, fill_zero, stream_bytes
-from pullback.cpu.kernels.vectors import I32, I64, constant_vector, outline, splat_lanes, stay_outline
+from pullback.cpu.kernels.vectors import I32, constant_vector, outline, splat_lanes, stay_outline
 
 SPARE = 1 << 10  # bytes of scratch that stand for a row of zeros, and as many that take what nobody wants
 
@@ -26,12 +26,6 @@ class Strip(Emit):
     def __init__(self, lanes: Any, builder: Any, stride: int) -> None:
         super().__init__(lanes, builder)
         self.stride = stride
-
-    def number(self, value: int) -> Any:
-        return ir.Constant(I64, value)
-
-    def times(self, value: Any, factor: int) -> Any:
-        return self.builder.mul(value, self.number(factor))
 
     def row_or(self, spare: Any, at: Any, row: Any, rows: Any) -> Any:
         """`at`, or `spare` for a row that is not there."""

@@ -53,6 +53,12 @@ class Emit:
         self.wide_type = LLVM_TYPES[lanes.compute]
         self.zero = ir.Constant(lanes.vector.llvm, [0.0] * lanes.count)
 
+    def number(self, value: int) -> Any:
+        return ir.Constant(I64, value)
+
+    def times(self, value: Any, factor: int) -> Any:
+        return self.builder.mul(value, self.number(factor))
+
     def mask(self, count: Any) -> Any:
         return some_lanes(self.builder, count, self.lanes.count)
 
