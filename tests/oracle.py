@@ -31,7 +31,7 @@ class Geometry:
         return tuple(yi * s - p + ti * d for yi, s, p, ti, d in zip(y, self.stride, self.low, t, self.dilation, strict=True))
 
     def inside(self, cell: Cell) -> bool:
-        return all(0 <= c < n for c, n in zip(cell, self.sizes, strict=True))
+        return all(0 <= c < n + min(q, 0) for c, n, q in zip(cell, self.sizes, self.high, strict=True))
 
     def inside_padded(self, cell: Cell) -> bool:
         return all(-p <= c < n + q for c, n, p, q in zip(cell, self.sizes, self.low, self.high, strict=True))
@@ -54,13 +54,13 @@ def each(value: Any, rank: int) -> Cell:
 
 
 def axis_size(n: int, e: int, s: int, p: int, q: int, rounding: str) -> int:
-    """Windows on an axis; one that only rounding up adds is dropped where it starts past the input and its low pad."""
+    """Windows on an axis; one that only rounding up adds is dropped where it starts past the (cropped) input and its low pad."""
     steps = n + p + q - e
     whole = steps // s + 1
     if rounding == "floor":
         return whole
     o = math.ceil(steps / s) + 1 if rounding == "ceil" else (2 * steps + s) // (2 * s) + 1
-    return o - 1 if o > whole and (o - 1) * s >= n + p else o
+    return o - 1 if o > whole and (o - 1) * s >= n + min(q, 0) + p else o
 
 
 def geometry(

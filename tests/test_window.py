@@ -45,7 +45,7 @@ def reads(w: Window, axis: int) -> list[tuple[int, int, int]]:
     """(output, tap, cell) of every read of an axis inside the input, by trying all."""
     tried = product(range(w.output_size[axis]), range(w.kernel[axis]))
     found = ((y, t, y * w.stride[axis] - w.pad_low[axis] + t * w.dilation[axis]) for y, t in tried)
-    return [read for read in found if 0 <= read[2] < w.input_size[axis]]
+    return [read for read in found if 0 <= read[2] < w.input_size[axis] + min(0, w.pad_high[axis])]
 
 
 @given(windows(), st.data())
@@ -79,6 +79,7 @@ def test_covering_lists_the_reads_of_a_cell(w: Window) -> None:
 
 @given(windows(max_rank=1))
 def test_phases_hold_every_read_exactly_once(w: Window) -> None:
+    w = w.cropped()
     found = Counter(
         (j + shift, t, phase.start + j * w.stride[0])
         for phase in w.phases(0)
@@ -93,13 +94,48 @@ def test_phases_hold_every_read_exactly_once(w: Window) -> None:
 
 
 @given(windows())
-def test_tables_of_reads_and_readers_hold_every_read(w: Window) -> None:
+def test_tap_ranges_and_readers_hold_every_read(w: Window) -> None:
     for axis in range(w.rank):
-        expected = set(reads(w, axis))
-        cells, inside = w.reads(axis)
-        assert {(int(y), int(t), int(cells[y, t])) for y, t in zip(*np.nonzero(inside), strict=True)} == expected
-        outputs, exist = w.readers(axis)
-        assert {(int(outputs[i, t]), int(t), int(i)) for i, t in zip(*np.nonzero(exist), strict=True)} == expected
+        expected = reads(w, axis)
+        firsts, counts = w.tap_ranges(axis)
+        taps = [(y, t) for y in range(w.output_size[axis]) for t in range(firsts[y], firsts[y] + counts[y])]
+        assert taps == [(y, t) for y, t, _ in expected]
+        readers = w.readers(axis)
+        for i in range(w.input_size[axis]):
+            steps = range(int(readers.count[i]))
+            found = [(readers.first[i] + m * readers.step, readers.first_tap[i] + m * readers.tap_step) for m in steps]
+            assert found == sorted((y, t) for y, t, cell in expected if cell == i)
+
+
+def test_ranges_of_strides_and_dilations_that_fill_31_bits() -> None:
+    most = 2**31 - 1
+    for stride, dilation in ((most, 1), (1, most), (most, most - 1), (most - 1, most)):
+        w = Window((7,), (3,), (2,), (stride,), (dilation,), (most - 2,), (0,))
+        readers = w.readers(0)
+        found = [[(int(readers.first[i]), int(readers.first_tap[i]))] * int(readers.count[i]) for i in range(7)]
+        assert found == [list(w.covering(0, i)) for i in range(7)]
+        assert w.tap_ranges(0)[1].tolist() == [len({t for y, t, _ in reads(w, 0) if y == output}) for output in range(3)]
+
+
+@given(windows(), st.data())
+def test_negative_pads_crop(w: Window, data: st.DataObject) -> None:
+    """What a window reads, and how many there are, is as if the cells had been cut off by hand."""
+    rounding = data.draw(st.sampled_from(ROUNDINGS))
+    for n, k, s, d, p, q in zip(w.input_size, w.kernel, w.stride, w.dilation, w.pad_low, w.pad_high, strict=True):
+        left = n + min(p, 0) + min(q, 0)
+        try:
+            whole = Window.make((n,), (k,), (s,), (d,), [(p, q)], rounding)
+        except ValueError:
+            with pytest.raises(ValueError, match="spans"):
+                Window.make((left,), (k,), (s,), (d,), [(max(p, 0), max(q, 0))], rounding)
+            continue
+        by_hand = Window.make((left,), (k,), (s,), (d,), [(max(p, 0), max(q, 0))], rounding)
+        assert whole.output_size == by_hand.output_size
+        assert reads(whole, 0) == [(y, t, cell - min(p, 0)) for y, t, cell in reads(by_hand, 0)]
+        assert whole.axis_divisor(0, "padded").tolist() == by_hand.axis_divisor(0, "padded").tolist()
+        assert whole.cropped().output_size == whole.output_size
+        assert reads(whole.cropped(), 0) == reads(whole, 0)
+        assert not whole.cropped().reaches_crop
 
 
 def flat_reads(w: Window) -> set[tuple[int, int, int]]:
@@ -143,7 +179,7 @@ def test_taps_run_row_major(w: Window) -> None:
 @given(windows())
 def test_divisors_count_cells(w: Window) -> None:
     limits = {
-        "valid": lambda axis: range(w.input_size[axis]),
+        "valid": lambda axis: range(w.input_size[axis] + min(0, w.pad_high[axis])),
         "padded": lambda axis: range(-w.pad_low[axis], w.input_size[axis] + w.pad_high[axis]),
     }
     for rule, counted in limits.items():
@@ -155,8 +191,6 @@ def test_divisors_count_cells(w: Window) -> None:
             assert w.axis_divisor(axis, rule).tolist() == expected  # type: ignore[arg-type]
             whole *= np.array(expected, np.int64).reshape((-1,) + (1,) * (w.rank - 1 - axis))
         assert np.array_equal(w.divisor(rule), whole)  # type: ignore[arg-type]
-        if rule == "valid":
-            assert w.has_empty_window == bool((whole == 0).any())
     assert (w.divisor("full") == w.tap_count).all()
     assert w.divisor("full").shape == w.output_size
 

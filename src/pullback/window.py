@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 Rounding = Literal["floor", "ceil", "round"]
 Divisor = Literal["valid", "padded", "full"]
+Ints = npt.NDArray[np.int64]
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
 
 ROUNDINGS: tuple[Rounding, ...] = ("floor", "ceil", "round")
@@ -52,11 +53,19 @@ def round_size(value: Fraction, rounding: Rounding) -> int:
     return math.floor(value + Fraction(1, 2))
 
 
+def readable_cells(n: int, q: int) -> int:
+    """Cells of an axis that windows may read: a negative high pad crops the last ones, as slicing them off beforehand would.
+
+    (A negative low pad needs no care: the first window begins behind what it crops.)
+    """
+    return n + min(q, 0)
+
+
 def count_windows(n: int, e: int, s: int, p: int, q: int, rounding: Rounding) -> int:
-    """Output size of one axis. A window that only rounding up adds is dropped if it starts past input and low pad."""
+    """Output size of one axis. A window that only rounding up adds is dropped if it starts past the readable input and low pad."""
     steps = Fraction(n + p + q - e, s) + 1
     o = round_size(steps, rounding)
-    if o > math.floor(steps) and (o - 1) * s >= n + p:
+    if o > math.floor(steps) and (o - 1) * s >= readable_cells(n, q) + p:
         o -= 1
     return o
 
@@ -72,6 +81,17 @@ class Phase:
     count: int
     taps: tuple[int, ...]
     shifts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The outputs that read each cell i of an axis, ascending: first[i] + m step by tap first_tap[i] + m tap_step, m < count[i]."""
+
+    first: Ints
+    step: int
+    first_tap: Ints
+    tap_step: int
+    count: Ints
 
 
 @dataclass(frozen=True)
@@ -135,9 +155,13 @@ class Window:
         """Input cell that tap t of output y reads on an axis; may lie outside the input."""
         return y * self.stride[axis] - self.pad_low[axis] + t * self.dilation[axis]
 
+    def readable(self, axis: int) -> int:
+        """Cells of an axis, from the first on, that windows may read."""
+        return readable_cells(self.input_size[axis], self.pad_high[axis])
+
     def outputs_of_tap(self, axis: int, t: int) -> range:
         """The outputs whose tap t falls inside the input."""
-        n, o, s = self.input_size[axis], self.output_size[axis], self.stride[axis]
+        n, o, s = self.readable(axis), self.output_size[axis], self.stride[axis]
         first_cell = t * self.dilation[axis] - self.pad_low[axis]
         low = max(0, -(first_cell // s))  # smallest y with y*s + first_cell >= 0
         high = min(o, (n - 1 - first_cell) // s + 1)
@@ -162,37 +186,73 @@ class Window:
         """The (output, tap) pairs of an axis that read input cell i, outputs ascending."""
         o, k, s = self.output_size[axis], self.kernel[axis], self.stride[axis]
         pairs = []
-        for t in reversed(range(k)):
+        for t in reversed(range(k)) if i < self.readable(axis) else ():
             y, rest = divmod(i + self.pad_low[axis] - t * self.dilation[axis], s)
             if rest == 0 and 0 <= y < o:
                 pairs.append((y, t))
         return tuple(pairs)
 
-    def reads(self, axis: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The cell that each tap of each output reads, (outputs, taps), and whether it lies inside the input."""
-        starts = np.arange(self.output_size[axis], dtype=np.int64)[:, None] * self.stride[axis] - self.pad_low[axis]
-        cells = starts + np.arange(self.kernel[axis], dtype=np.int64) * self.dilation[axis]
-        return cells, (cells >= 0) & (cells < self.input_size[axis])
+    def tap_ranges(self, axis: int) -> tuple[Ints, Ints]:
+        """(first tap inside the input, how many) of each output."""
+        starts = np.arange(self.output_size[axis], dtype=np.int64) * self.stride[axis] - self.pad_low[axis]
+        return self._taps_between(axis, starts, 0, self.readable(axis))
 
-    def readers(self, axis: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The output that reads each cell by each tap, (cells, taps), and whether there is one."""
-        offsets = self.pad_low[axis] - np.arange(self.kernel[axis], dtype=np.int64) * self.dilation[axis]
-        outputs, rest = np.divmod(np.arange(self.input_size[axis], dtype=np.int64)[:, None] + offsets, self.stride[axis])
-        return outputs, (rest == 0) & (outputs >= 0) & (outputs < self.output_size[axis])
+    def _taps_between(self, axis: int, starts: Ints, low: int, high: int) -> tuple[Ints, Ints]:
+        """(first tap, how many) of the windows that begin at these cells, among the cells low .. high-1."""
+        k, d = self.kernel[axis], self.dilation[axis]
+        first = np.clip(-((starts - low) // d), 0, k)
+        return first, np.maximum(np.clip((high - 1 - starts) // d + 1, 0, k) - first, 0)
+
+    def readers(self, axis: int) -> Readers:
+        """Who reads each cell of an axis, by arithmetic.
+
+        Cell i is read by output y with tap t where y s + t d = i + p. Divided by g = gcd(s, d) that has solutions only if g divides
+        i + p; from one solution to the next t changes by s / g and y by d / g, so they are an arithmetic progression.
+        """
+        n, o, k = self.input_size[axis], self.output_size[axis], self.kernel[axis]
+        g = math.gcd(self.stride[axis], self.dilation[axis])
+        s, d = self.stride[axis] // g, self.dilation[axis] // g
+        c, rest = np.divmod(np.arange(n, dtype=np.int64) + self.pad_low[axis], g)
+        residue = c % s * pow(d, -1, s) % s  # of every tap that reads the cell, modulo s
+        lowest, highest = np.maximum(-((np.int64(o - 1) * s - c) // d), 0), np.minimum(c // d, k - 1)
+        last_tap = lowest + (residue - lowest) % s
+        first_tap = highest - (highest - residue) % s
+        count = np.maximum((first_tap - last_tap) // s + 1, 0)
+        count[rest != 0] = 0
+        count[self.readable(axis) :] = 0
+        first = np.where(count > 0, (c - first_tap * d) // s, 0)
+        return Readers(first, d, np.where(count > 0, first_tap, 0), -s, count)
 
     def phases(self, axis: int) -> tuple[Phase, ...]:
         """The stride phases of an axis: its input cells split by residue, each with the taps that reach it.
 
-        Over its phases a strided gradient is a few small stride-1 problems, with no zero ever multiplied.
+        Over its phases a strided gradient is a few small stride-1 problems, with no zero ever multiplied. (Of windows that reach
+        into cropped cells, see `reaches_crop`, nothing here speaks.)
         """
-        n, k, s = self.input_size[axis], self.kernel[axis], self.stride[axis]
-        d, p = self.dilation[axis], self.pad_low[axis]
+        n, k, d, p = self.input_size[axis], self.kernel[axis], self.dilation[axis], self.pad_low[axis]
+        g = math.gcd(self.stride[axis], d)
+        s = self.stride[axis]
+        inverse = pow(d // g, -1, s // g)
         found = []
         for start in range(min(s, n)):
-            taps = tuple(t for t in range(k) if (start + p - t * d) % s == 0)
-            shifts = tuple((start + p - t * d) // s for t in taps)
-            found.append(Phase(start, -(-(n - start) // s), taps, shifts))
+            c, rest = divmod(start + p, g)
+            taps = range(c * inverse % (s // g), k, s // g) if rest == 0 else range(0)  # those with t d = start + p modulo s
+            found.append(Phase(start, -(-(n - start) // s), tuple(taps), tuple((start + p - t * d) // s for t in taps)))
         return tuple(found)
+
+    @cached_property
+    def reaches_crop(self) -> bool:
+        """Whether the last window of some axis reaches past what a negative high pad leaves, as rounding up may have it."""
+        return any(
+            self.pad_high[axis] < 0
+            and self.tap_cell(axis, self.output_size[axis] - 1, self.kernel[axis] - 1) >= self.readable(axis)
+            for axis in range(self.rank)
+        )
+
+    def cropped(self) -> Window:
+        """The same windows over an input of the readable cells alone."""
+        size = tuple(self.readable(axis) for axis in range(self.rank))
+        return replace(self, input_size=size, pad_high=tuple(max(q, 0) for q in self.pad_high))
 
     def merged(self) -> Window:
         """The same windows over fewer axes: an axis that every window spans whole is joined to the axis before it.
@@ -217,7 +277,7 @@ class Window:
             index -= 1
         return Window(*(tuple(values) for values in zip(*axes, strict=True)))
 
-    def axis_divisor(self, axis: int, rule: Divisor) -> npt.NDArray[np.int64]:
+    def axis_divisor(self, axis: int, rule: Divisor) -> Ints:
         """Cells that count towards the average of each output, along one axis.
 
         valid: taps inside the input. padded: taps inside input and declared pads. full: all taps.
@@ -225,21 +285,17 @@ class Window:
         n, o, k = self.input_size[axis], self.output_size[axis], self.kernel[axis]
         if rule == "full":
             return np.full(o, k, np.int64)
-        low, high = (0, n) if rule == "valid" else (-self.pad_low[axis], n + self.pad_high[axis])
-        cells, _ = self.reads(axis)
-        return np.asarray(((cells >= low) & (cells < high)).sum(axis=1), np.int64)
+        if rule == "valid":
+            return self.tap_ranges(axis)[1]
+        starts = np.arange(o, dtype=np.int64) * self.stride[axis] - self.pad_low[axis]
+        return self._taps_between(axis, starts, -self.pad_low[axis], n + self.pad_high[axis])[1]
 
-    def divisor(self, rule: Divisor) -> npt.NDArray[np.int64]:
+    def divisor(self, rule: Divisor) -> Ints:
         """Divisor of the average at every output position, an array of shape `output_size`."""
         counts = np.ones((), np.int64)
         for axis in range(self.rank):
             counts = counts[..., None] * self.axis_divisor(axis, rule)
         return counts
-
-    @cached_property
-    def has_empty_window(self) -> bool:
-        """Whether some output's window has no tap inside the input."""
-        return any((self.axis_divisor(axis, "valid") == 0).any() for axis in range(self.rank))
 
 
 def axis_slices(channel_axis_last: bool, spatial: Sequence[slice]) -> tuple[Any, ...]:

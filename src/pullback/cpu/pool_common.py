@@ -95,15 +95,6 @@ def variant(problem: Problem, module: str, kernel: str, *, rule: bool) -> Varian
     return Variant(module, kernel, problem.dtype.name, tuple(options))
 
 
-def row_geometry(problem: Problem) -> dict[str, Any]:
-    """The last axis as pool_rows takes it."""
-    window = problem.window
-    return {
-        "width": window.input_size[-1], "first_col": -window.pad_low[-1], "kernel_cols": window.kernel[-1],
-        "dilation_w": window.dilation[-1],
-    }  # fmt: skip
-
-
 def streams(total_bytes: int) -> bool:
     """Whether an output is so large that it should bypass the cache."""
     return total_bytes > machine().l3_bytes // 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,10 +30,10 @@ from pullback.cpu.pool_common import (
     wide_row,
 )
 from pullback.cpu.pool_forward import forward_plan, index_tables, plan_of_images
-from pullback.cpu.pool_tables import columns, cut, depth_lists, in_three, rows
+from pullback.cpu.pool_tables import axis_table, in_three, needed_rows, reader_table, same_divisor, tap_places
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
-from pullback.window import Phase, Window
+from pullback.window import Window
 
 SCATTER_BYTES = 512 << 10  # of a block at most, where it is made in scratch
 WOVEN_BYTES = 12 << 10  # of the phases of a block, which are made and woven in the first-level cache
@@ -51,13 +50,15 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
     stride, dilation = window.stride[-1], window.dilation[-1]
     span = max(1, SPAN_ELEMENTS // channels) if stride < 1 << 20 else 1
     begins = np.arange(-(-span * channels // MANY) * MANY, dtype=np.int32)  # whole registers of them
-    # Codes that are no tap lie in no block. A false winner above or below its plane is skipped, or in 3-D may meet a cell there.
-    tap_at = np.full(window.tap_count + 1, NOWHERE, np.int64)
-    tap_at[: window.tap_count] = tables["tap_base"]
-    tap_cell = np.full(len(tap_at), NOWHERE, np.int64)
-    tap_cell[: window.tap_count] = taps % window.kernel[-1] * dilation
+    three = in_three(window)
+    row_tap = taps // window.kernel[-1] % three.kernel[1]
+    # A false winner above or below its plane lies outside the image, unless there are more planes.
+    row_cells = np.arange(three.output_size[1], dtype=np.int64) * three.stride[1] - three.pad_low[1]
     return {
-        "taps": window.tap_count, "tap_at": tap_at, "tap_cell": tap_cell, "row_base": tables["row_base"],
+        "taps": window.tap_count, "tap_at": _or_nowhere(tables["tap_base"]), "row_base": tables["row_base"],
+        "tap_cell": _or_nowhere(taps % window.kernel[-1] * dilation), "tap_row": _or_nowhere(row_tap * three.dilation[1]),
+        "row_cells": np.tile(row_cells, three.output_size[0]) if three.input_size[0] > 1 else 0,
+        "plane_rows": three.input_size[1],
         "col_first": -window.pad_low[-1] * channels, "col_step": stride * channels, "col_cell": -window.pad_low[-1],
         "stride": stride, "span": span, "cells": begins // channels * stride,
         "firsts": begins // channels * (stride * channels) + begins % channels,
@@ -66,10 +67,15 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _code_steps(window: Window, shape: Shape) -> Table:
-    """What makes a tap's number an offset: reciprocals (in 1 / 2**16) of the window's columns and rows, and a step per tap,
+def _or_nowhere(table: Table) -> Table:
+    """A table of taps, and behind them what is no tap: it lies in no block."""
+    return np.append(table, NOWHERE)
 
-    per row of taps that it counts past, per plane. Exact for the numbers that fit a byte.
+
+def _code_steps(window: Window, shape: Shape) -> Table:
+    """What makes a tap's number an offset: reciprocals (in 1 / 2**16) of the window's columns and rows, these and their dilations,
+
+    and a step per tap, per row of taps that it counts past, per plane. Exact for the numbers that fit a byte.
     """
     three = in_three(window)
     _, rows_each, cols_each = three.kernel
@@ -77,7 +83,8 @@ def _code_steps(window: Window, shape: Shape) -> Table:
     row = three.dilation[1] * shape.in_row
     plane = three.dilation[0] * three.input_size[1] * shape.in_row
     reciprocals = [-(-(1 << 16) // each) for each in (cols_each, rows_each)]
-    return np.array([*reciprocals, cols_each, three.dilation[2], col, row - cols_each * col, plane - rows_each * row], np.int64)
+    steps = (col, row - cols_each * col, plane - rows_each * row)
+    return np.array([*reciprocals, cols_each, rows_each, three.dilation[2], three.dilation[1], *steps], np.int64)
 
 
 @lru_cache(maxsize=1024)
@@ -87,21 +94,23 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     shape, window = shape_of(problem), problem.window
     moved = shape.input_bytes + shape.output_bytes
     narrow = shape.size != shape.wide
+    # Blocks for the threads of this machine cut no sum: a cell lies in one block, and its outputs are added in ascending order.
     rows_each = -(-shape.in_rows * shape.images // max(4, 2 * cores()))
     if narrow:
         rows_each = min(rows_each, row_block(shape.in_rows, shape.in_row * shape.wide, SCATTER_BYTES))
     stride = window.stride[-2] if window.rank > 1 else 1
-    blocks = cut(rows(window, False), max(-(-rows_each // stride) * stride, 1))
-    units = shape.images * blocks.count
+    block_row, need_ptr, need = needed_rows(in_three(window), max(-(-rows_each // stride) * stride, 1))
+    blocks = len(block_row) - 1
+    units = shape.images * blocks
     group, pieces = grouped(units, moved)
-    most_rows = int(np.diff(blocks.row).max(initial=0))
+    most_rows = int(np.diff(block_row).max(initial=0))
     scratch = -(-most_rows * shape.in_row * shape.wide // 64) * 64 if narrow else 0
     tables = _scatter_tables(problem, shape)
     places_start, scratch = scratch, scratch + tables["firsts"].nbytes + 64  # the last register of a row may run past it
     given = tables | {"places_start": places_start} | {
-        "dy": None, "dx": None, "group": group, "units": units, "blocks": blocks.count, "rows": shape.in_rows,
+        "dy": None, "dx": None, "group": group, "units": units, "blocks": blocks, "rows": shape.in_rows,
         "cols": shape.in_cols, "channels": shape.channels, "source_rows": shape.out_rows, "source_cols": shape.out_cols,
-        "block_row": blocks.row, "need_ptr": blocks.need_ptr, "need_row": blocks.need,
+        "block_row": block_row, "need_ptr": need_ptr, "need_row": need,
     }  # fmt: skip
     if module == SCATTER:
         compiled = code(variant(problem, SCATTER, "max_grad", rule=False))
@@ -150,13 +159,9 @@ def whole_plan(problem: Problem, kernel: str) -> Plan:
 def gather_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners with vectors of channels: where windows overlap so much that scattering costs more."""
     problem = simplified(problem)
-    shape = shape_of(problem)
-    r, c = rows(problem.window, False), columns(problem.window, False)
+    shape, window = shape_of(problem), in_three(problem.window)
     given, pieces, scratch = _flat_rows(shape)
-    given |= {
-        "dy": None, "winners": None, "dx": None, "row_ptr": r.ptr, "row_src": r.source * shape.out_row,
-        "row_tap": r.tap * problem.window.kernel[-1], "col_ptr": c.ptr, "col_src": c.source * shape.channels, "col_tap": c.tap,
-    }  # fmt: skip
+    given |= _reader_tables(window) | {"dy": None, "winners": None, "dx": None, "axes": axis_table(window)}
     compiled = code(variant(problem, CHANNELS, "max_grad", rule=False))
     return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
@@ -169,27 +174,32 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     whole = shape.channels % lanes_at_once(shape.wide) == 0  # then no store is masked, and each can pass the cache by itself
     stage = block * shape.in_row * shape.size if past_cache and not whole else 0
     given = {
-        "block": block, "images": shape.images, "rows": shape.in_rows, "cols": shape.in_cols, "channels": shape.channels,
-        "source_image": shape.out_rows * shape.out_row, "stage": stage, "streams": int(past_cache and whole),
+        "block": block, "images": shape.images, "rows": shape.in_rows, "channels": shape.channels, "stage": stage,
+        "streams": int(past_cache and whole),
     }  # fmt: skip
     return given, -(-total // block), stage
+
+
+def _reader_tables(window: Window) -> dict[str, Any]:
+    """Who reads each cell, along the three axes of a window."""
+    names = ("depth_readers", "row_readers", "col_readers")
+    return {name: reader_table(window.readers(axis)) for axis, name in enumerate(names)}
 
 
 @lru_cache(maxsize=1024)
 def avg_plan(problem: Problem) -> Plan:
     """avg_pool_grad with vectors of channels."""
     problem = simplified(problem)
-    shape, window = shape_of(problem), problem.window
+    shape, window = shape_of(problem), in_three(problem.window)
+    assert problem.divisor is not None
     row_div, col_div = divisors(problem)
-    r, c = rows(window, False), columns(window, False)
+    each = [np.maximum(window.axis_divisor(axis, problem.divisor), 1) for axis in range(3)]
+    depth_same, row_same, col_same = (same_divisor(div, window.readers(axis)) for axis, div in enumerate(each))
     given, pieces, scratch = _flat_rows(shape)
-    given |= {
-        "dy": None, "dx": None, "row_ptr": r.ptr, "row_src": r.source * shape.out_row, "col_ptr": c.ptr,
-        "col_src": c.source * shape.channels,
+    given |= _reader_tables(window) | {
+        "dy": None, "dx": None, "axes": axis_table(window), "row_div": row_div, "col_div": col_div,
+        "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
     }  # fmt: skip
-    for name, lists, div in (("row", r, row_div), ("col", c, col_div)):
-        per_entry = div[lists.source]
-        given |= {f"{name}_div": per_entry, f"{name}_same": _same(lists.ptr, per_entry)}
     compiled = code(variant(problem, CHANNELS, "avg_grad", rule=False))
     return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
@@ -199,26 +209,23 @@ def is_flat(window: Window) -> bool:
     return all(-(-n // s) <= o for n, s, o in zip(window.input_size, window.stride, window.output_size, strict=True))
 
 
-def _entries(phases: Sequence[Sequence[Phase]], strides: Sequence[int], pitches: Sequence[int], kernel: Sequence[int]) -> Any:
-    """For each combination of the phases of some axes: where its cells find the outputs they are due, and by which taps.
+def _entries(window: Window, axes: Sequence[int], pitches: Sequence[int]) -> tuple[Table, Table, Table]:
+    """For each combination of the stride phases of some axes: where its cells find the outputs they are due, and by which taps.
 
-    ptr (one more than combinations), shifts (ascending, in elements) and taps.
+    ptr (one more than combinations), shifts (ascending, in elements) and taps. A tap serves one phase of each axis.
     """
-    ptr, shifts, taps = [0], [], []
-    for numbers in itertools.product(*map(range, strides)):
-        found = []
-        if all(number < len(axis) for number, axis in zip(numbers, phases, strict=True)):  # a stride beyond the axis has fewer
-            chosen = [axis[number] for number, axis in zip(numbers, phases, strict=True)]
-            for steps in itertools.product(*(zip(p.shifts, p.taps, strict=True) for p in chosen)):
-                tap = 0
-                for (_, t), k in zip(steps, kernel, strict=True):
-                    tap = tap * k + t
-                found.append((sum(shift * pitch for (shift, _), pitch in zip(steps, pitches, strict=True)), tap))
-        for shift, tap in sorted(found):
-            shifts.append(shift)
-            taps.append(tap)
-        ptr.append(len(shifts))
-    return tuple(np.array(table, np.int64) for table in (ptr, shifts, taps))
+    number, shift, exists = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
+    for axis, pitch in zip(axes, pitches, strict=True):
+        places = tap_places(window, axis)
+        number = (number[:, None] * window.stride[axis] + places.plane).ravel()
+        shift = (shift[:, None] - places.shift * pitch).ravel()
+        exists = (
+            exists[:, None] & (places.plane < window.input_size[axis])
+        ).ravel()  # a stride beyond the axis has fewer phases
+    taps = np.flatnonzero(exists)
+    taps = taps[np.lexsort((taps, shift[taps], number[taps]))]
+    counts = np.bincount(number[taps], minlength=math.prod(window.stride[axis] for axis in axes))
+    return np.concatenate([[0], np.cumsum(counts)]), shift[taps], taps
 
 
 def _woven(shape: Shape, cells: int, stride_h: int, stride_w: int) -> tuple[dict[str, Any], int]:
@@ -236,9 +243,7 @@ def phases_plan(problem: Problem) -> Plan:
     shape, window = shape_of(problem), in_three(problem.window)
     (in_depth, in_rows, _), (out_depth, out_rows, _) = window.input_size, window.output_size
     stride_d, stride_h, stride_w = window.stride
-    phases = [window.phases(axis) for axis in range(3)]
-    pitches = (out_rows * shape.out_row, shape.out_row, shape.channels)
-    ptr, shifts, taps = _entries(phases, window.stride, pitches, window.kernel)
+    ptr, shifts, taps = _entries(window, range(3), (out_rows * shape.out_row, shape.out_row, shape.channels))
     images = shape.images
     direct = window.stride == (1, 1, 1) and shape.in_row == shape.out_row
     if stride_d == 1 and in_depth == out_depth and in_rows == stride_h * out_rows:  # then planes follow each other like rows
@@ -257,9 +262,17 @@ def phases_plan(problem: Problem) -> Plan:
         "out_rows": out_rows, "out_row": shape.out_row, "stride_d": stride_d, "stride_h": stride_h, "stride_w": stride_w,
         "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
         "highest": int(shifts.max(initial=0)), "outputs": shape.images * shape.out_rows * shape.out_row, "direct": int(direct),
-        "streams": int(streams(shape.input_bytes) and whole_lines),
+        "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "axes": axis_table(window),
+        "total_rows": shape.images * shape.out_rows, "all_taps": window.tap_count, "tap_parts": _tap_parts(window),
     }  # fmt: skip
     return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
+
+
+def _tap_parts(window: Window) -> Any:
+    """Plane, row and column of each tap; 0 where every window lies wholly inside the input."""
+    if all((window.tap_ranges(axis)[1] == window.kernel[axis]).all() for axis in range(3)):
+        return 0
+    return np.stack(np.unravel_index(np.arange(window.tap_count), window.kernel), axis=1).astype(np.int64)
 
 
 @lru_cache(maxsize=1024)
@@ -268,16 +281,15 @@ def avg_phases_plan(problem: Problem) -> Plan:
     problem = simplified(problem)
     shape, window = shape_of(problem), in_three(problem.window)
     stride_h, stride_w = window.stride[1:]
-    h, w = (window.phases(axis) for axis in (1, 2))
-    low_h, high_h = _reach(h)
-    low_w, high_w = _reach(w)
+    low_h, high_h = _reach(window, 1)
+    low_w, high_w = _reach(window, 2)
     cells_w = -(-window.input_size[2] // stride_w)
     places_w = max(cells_w + high_w - low_w, shape.out_cols - low_w)
     pitch = places_w * shape.channels
-    ptr, shifts, _ = _entries((h, w), (stride_h, stride_w), (pitch, shape.channels), window.kernel[1:])
+    ptr, shifts, _ = _entries(window, (1, 2), (pitch, shape.channels))
     shifts -= low_h * pitch + low_w * shape.channels  # places count from the first that is unpacked
-    depths = depth_lists(window, False)
-    most = int(np.diff(depths["d_ptr"]).max(initial=1))
+    depth_readers = window.readers(0)
+    most = max(1, int(depth_readers.count.max()))
     in_rows = window.input_size[1]
     phase_rows = -(-in_rows // stride_h)
     bytes_each = pitch * shape.wide * (most + stride_h * stride_w)  # of a row of dy and the rows it makes
@@ -290,8 +302,9 @@ def avg_phases_plan(problem: Problem) -> Plan:
     woven, area_start = _woven(shape, block_rows * pitch, stride_h, stride_w)
     row_div, col_div = divisors(problem)
     uniform = (row_div == row_div[0]).all() and (col_div == col_div[0]).all()
-    given = woven | depths | {
-        "dy": None, "dx": None, "group": group, "units": shape.images * blocks, "blocks": blocks, "block_rows": block_rows,
+    given = woven | {
+        "dy": None, "dx": None, "depth_readers": reader_table(depth_readers), "group": group,
+        "units": shape.images * blocks, "blocks": blocks, "block_rows": block_rows,
         "in_depth": window.input_size[0], "in_rows": in_rows, "in_row": shape.in_row, "out_depth": window.output_size[0],
         "out_rows": window.output_size[1], "cols": shape.out_cols, "stride_h": stride_h, "stride_w": stride_w,
         "channels": shape.channels, "ptr": ptr, "shifts": shifts,
@@ -303,22 +316,11 @@ def avg_phases_plan(problem: Problem) -> Plan:
     return make_plan(code(variant(problem, PHASES, "avg_grad", rule=False)), pieces, scratch, moved, given)
 
 
-def _reach(phases: Sequence[Phase]) -> tuple[int, int]:
-    """The lowest and highest shift of an axis, 0 included."""
-    shifts = [0, *(shift for phase in phases for shift in phase.shifts)]
-    return min(shifts), max(shifts)
-
-
-def _same(ptr: Any, per_entry: Any) -> Any:
-    """The divisor that all entries of a target share; 0 where they differ, 1 where there are none."""
-    counts = np.diff(ptr)
-    same = np.ones(len(counts), np.int64)
-    filled = counts > 0
-    if per_entry.size:
-        starts = ptr[:-1][filled]
-        low, high = np.minimum.reduceat(per_entry, starts), np.maximum.reduceat(per_entry, starts)
-        same[filled] = np.where(low == high, low, 0)
-    return same
+def _reach(window: Window, axis: int) -> tuple[int, int]:
+    """How far from their own number the cells of a phase find the first and the last output that they are due, 0 included."""
+    places = tap_places(window, axis)
+    shifts = -places.shift[places.plane < window.input_size[axis]]
+    return int(shifts.min(initial=0)), int(shifts.max(initial=0))
 
 
 # Costs in nanoseconds per input element on one core, measured over many shapes. A scatter pays for every output it adds to its

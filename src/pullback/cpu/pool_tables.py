@@ -1,7 +1,7 @@
-"""The tables that pooling kernels read: which source rows and columns each target row and column sums over, as flat lists.
+"""The tables that window kernels read: the numbers of each axis, who reads each input cell, where taps lie in unpacked rows.
 
-A problem of any rank is rows by columns: the last spatial axis is the columns, the axes before it together are the rows.
-`forward` lists hold the input cells an output reads, `gradient` lists the outputs that read an input cell, outputs ascending.
+A problem of any rank is rows by columns: the last spatial axis is the columns, the axes before it together are the rows. Which
+cells an output reads follows from six numbers an axis; who reads a cell is tabled, since it takes a division: three words a cell.
 """
 
 from __future__ import annotations
@@ -13,9 +13,29 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pullback.window import Window
+from pullback.window import Readers, Window
 
 Ints = npt.NDArray[np.int64]
+
+
+def axis_table(window: Window) -> Ints:
+    """Outputs, cells, taps, stride, dilation and first cell of each axis of a three-axis window: see kernels/pool_windows.py."""
+    first = tuple(-pad for pad in window.pad_low)
+    parts = (window.output_size, window.input_size, window.kernel, window.stride, window.dilation, first)
+    return np.array(parts, np.int64).T.ravel()
+
+
+def reader_table(readers: Readers) -> Ints:
+    """The steps of output and tap from one reader to the next, then first output, first tap and count for each cell."""
+    rows = np.stack([readers.first, readers.first_tap, readers.count], axis=1)
+    return np.concatenate([np.array([readers.step, readers.tap_step], np.int64), rows.ravel()])
+
+
+def same_divisor(divisor: Ints, readers: Readers) -> Ints:
+    """The divisor that all outputs which read a cell share; 0 where they may differ, 1 where there are none."""
+    runs = np.concatenate([[0], np.cumsum(np.diff(divisor) != 0)])  # equal neighbours are one run
+    last = readers.first + np.maximum(readers.count - 1, 0) * readers.step
+    return np.where(readers.count == 0, 1, np.where(runs[readers.first] == runs[last], divisor[readers.first], 0))
 
 
 @dataclass(frozen=True)
@@ -31,38 +51,41 @@ class Lists:
         return len(self.ptr) - 1
 
 
-def _axis(window: Window, axis: int, forward: bool) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """(sources, taps, which exist) of one axis, one row per target."""
-    sources, exist = window.reads(axis) if forward else window.readers(axis)
-    taps = np.broadcast_to(np.arange(window.kernel[axis], dtype=np.int64), sources.shape)
-    if not forward:  # descending taps are ascending outputs
-        sources, taps, exist = sources[:, ::-1], taps[:, ::-1], exist[:, ::-1]
-    return sources, taps, exist
-
-
-def _lists(sources: Ints, taps: Ints, exist: npt.NDArray[np.bool_]) -> Lists:
-    ptr = np.zeros(len(sources) + 1, np.int64)
-    np.cumsum(exist.sum(axis=1), out=ptr[1:])
-    return Lists(ptr, np.ascontiguousarray(sources[exist]), np.ascontiguousarray(taps[exist]))
-
-
-def columns(window: Window, forward: bool) -> Lists:
-    """The lists of the last axis."""
-    return _lists(*_axis(window, window.rank - 1, forward))
+def _axis_lists(window: Window, axis: int, forward: bool) -> Lists:
+    """The entries of one axis: the cells an output reads (`forward`), or the outputs that read a cell, ascending."""
+    if forward:
+        taps, counts = window.tap_ranges(axis)
+        starts = np.arange(len(taps), dtype=np.int64) * window.stride[axis] - window.pad_low[axis]
+        firsts, step, tap_step = starts + taps * window.dilation[axis], window.dilation[axis], 1
+    else:
+        readers = window.readers(axis)
+        firsts, step, taps, tap_step, counts = readers.first, readers.step, readers.first_tap, readers.tap_step, readers.count
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    number = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], counts)  # of an entry within its target
+    return Lists(ptr, np.repeat(firsts, counts) + number * step, np.repeat(taps, counts) + number * tap_step)
 
 
 def rows(window: Window, forward: bool) -> Lists:
-    """The lists of all axes before the last, numbered row-major; taps count whole rows of the window."""
-    sources, taps = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
-    exist = np.ones((1, 1), np.bool_)
+    """The entries of all axes before the last, numbered row-major; taps count whole rows of the window."""
+    found = Lists(np.array([0, 1], np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64))
     for axis in range(window.rank - 1):
-        more, tap, there = _axis(window, axis, forward)
         size = window.input_size[axis] if forward else window.output_size[axis]
-        shape = (len(sources) * len(more), -1)
-        sources = (sources[:, None, :, None] * size + more[None, :, None, :]).reshape(shape)
-        taps = (taps[:, None, :, None] * window.kernel[axis] + tap[None, :, None, :]).reshape(shape)
-        exist = (exist[:, None, :, None] & there[None, :, None, :]).reshape(shape)
-    return _lists(sources, taps, exist)
+        found = _product(found, _axis_lists(window, axis, forward), size, window.kernel[axis])
+    return found
+
+
+def _product(outer: Lists, inner: Lists, size: int, kernel: int) -> Lists:
+    """The entries of two axes together: for each pair of targets, all pairs of their entries."""
+    counts = np.diff(outer.ptr)[:, None] * np.diff(inner.ptr)
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    number = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], counts.ravel())
+    target = np.repeat(np.arange(counts.size, dtype=np.int64), counts.ravel())
+    a, b = np.divmod(target, max(1, inner.targets))
+    a_entry, b_entry = np.divmod(number, np.maximum(np.diff(inner.ptr), 1)[b])
+    a_entry, b_entry = a_entry + outer.ptr[a], b_entry + inner.ptr[b]
+    return Lists(
+        ptr, outer.source[a_entry] * size + inner.source[b_entry], outer.tap[a_entry] * kernel + inner.tap[b_entry]
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,6 +118,29 @@ def cut(lists: Lists, rows_each: int) -> Blocks:
     return Blocks(row, np.array(counts, np.int64), need_all, slot, max(map(len, needs), default=0))
 
 
+def needed_rows(window: Window, rows_each: int) -> tuple[Ints, Ints, Ints]:
+    """(first row of each block and the end, ptr, need): the output rows need[ptr[b] : ptr[b+1]] whose windows may reach block b.
+
+    Blocks are `rows_each` input rows of a three-axis window. Along each axis the needed outputs are taken as one run.
+    """
+    depths, heights = window.input_size[:2]
+    row = np.append(np.arange(0, depths * heights, rows_each, dtype=np.int64), depths * heights)
+    needs = []
+    for first, last in itertools.pairwise(row.tolist()):
+        a, b = divmod(first, heights), divmod(last - 1, heights)
+        span = (a[1], b[1]) if a[0] == b[0] else (0, heights - 1)
+        planes, lines = _outputs_reaching(window, 0, a[0], b[0]), _outputs_reaching(window, 1, *span)
+        needs.append((np.arange(planes.start, planes.stop)[:, None] * window.output_size[1] + np.array(lines)).ravel())
+    ptr = np.concatenate([[0], np.cumsum([len(need) for need in needs])]).astype(np.int64)
+    return row, ptr, np.concatenate([np.empty(0, np.int64), *needs]).astype(np.int64)
+
+
+def _outputs_reaching(window: Window, axis: int, first: int, last: int) -> range:
+    """The outputs whose windows span some of the cells first .. last."""
+    s, p, reach = window.stride[axis], window.pad_low[axis], (window.kernel[axis] - 1) * window.dilation[axis]
+    return range(max(0, -((reach - p - first) // s)), min(window.output_size[axis], (last + p) // s + 1))
+
+
 def tap_bases(window: Window, multipliers: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
     """Row, column and tap parts of a winner's flat index: their sum counts cells by `multipliers` (one per axis)."""
     parts = [
@@ -125,8 +171,8 @@ def in_three(window: Window) -> Window:
 
 
 def depth_lists(window: Window, forward: bool) -> dict[str, Ints]:
-    """The lists of the depth axis of a three-axis window."""
-    lists = _lists(*_axis(window, 0, forward))
+    """The entries of the depth axis of a three-axis window."""
+    lists = _axis_lists(window, 0, forward)
     return {"d_ptr": lists.ptr, "d_src": lists.source, "d_tap": lists.tap}
 
 

@@ -1,9 +1,7 @@
 """Pooling with vectors of channels: for channels_last arrays with enough channels.
 
-Each output (forward) or input cell (gradient) reads a short list of source cells, given per row and per column by the plan's
-tables: `ptr[i] .. ptr[i+1]` are the entries of row or column i, `src` their offset in elements, `tap` their share of the tap
-number. The kernels only add these up; padding, stride, dilation and rank are all in the tables. Every target cell is written
-once.
+Each output (forward) reads some cells of some lines of the input, each input cell (gradient) some of the outputs, at even steps:
+pool_windows.py says which. Every target cell is written once.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from typing import Any
 
 from pullback.cpu.kernels.native import LINE, fence, in_order, stream_bytes
 from pullback.cpu.kernels.pool_rules import make_loses, make_takes
+from pullback.cpu.kernels.pool_windows import axis_of, cells_read, cells_reading, lines_read, lines_reading
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
@@ -49,21 +48,24 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         takes, loses = make_takes(width, ties, nan), make_loses(width, floor)
 
         @inline
-        def best_of(c, n, source, y, winners, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, empty, above):
+        def best_of(c, n, source, y, winners, width, channels, lines, cells, empty, above):
             """Value and winner of n channels of one window; y or winners may be 0 for not wanted."""
-            x = source + c * SIZE
-            if e0 == e1 or k0 == k1:
+            row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
+            cell0, count, step, col_tap, _ = cells
+            if planes * rows * count == 0:
                 best, winner = splat(empty), splat_winner(NONE)
             else:
-                best = load(x + (get_int(row_src + 8 * e0) + get_int(col_src + 8 * k0)) * SIZE, n)
-                winner = splat_winner(get_int(row_tap + 8 * e0) + get_int(col_tap + 8 * k0))
-                for e in range(e0, e1):
-                    line, base = x + get_int(row_src + 8 * e) * SIZE, get_int(row_tap + 8 * e)
-                    for k in range(k0, k1):
-                        cell = load(line + get_int(col_src + 8 * k) * SIZE, n)
-                        wins = takes(cell, best)
-                        best = choose(wins, cell, best)
-                        winner = choose(wins, splat_winner(base + get_int(col_tap + 8 * k)), winner)
+                x = source + (cell0 * channels + c) * SIZE
+                best, winner = load(x + row * width * SIZE, n), splat_winner(tap + col_tap)
+                for a in range(planes):
+                    for e in range(rows):
+                        line = x + (row + a * plane_step + e * row_step) * width * SIZE
+                        base = tap + a * plane_taps + e * row_taps + col_tap
+                        for k in range(count):
+                            cell = load(line + k * step * channels * SIZE, n)
+                            wins = takes(cell, best)
+                            best = choose(wins, cell, best)
+                            winner = choose(wins, splat_winner(base + k), winner)
                 if losers:
                     none = loses(best, above)
                     best, winner = choose(none, splat(empty), best), choose(none, splat_winner(NONE), winner)
@@ -79,16 +81,6 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     max2 = make_max(pair, pair.load, pair.store, pair.store_winners)
     max1 = make_max(lanes, lanes.load_some, lanes.store_some, lanes.store_winners_some)
 
-    @inline
-    def max_row(x, y, winners, cols, channels, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above):
-        """One output row."""
-        for col in range(cols):
-            k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
-            out = y + col * channels * SIZE if y else 0
-            code = winners + col * channels * WINNER if winners else 0
-            args = (x, out, code, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, empty, above)
-            over_many_channels(channels, max8, max4, max2, max1, args)
-
     @outline
     def index_row(indices, winners, cols, channels, base, col_base, tap_base):
         """Winners of one row as flat indices into the input, -1 for none."""
@@ -101,37 +93,44 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 put_int(indices + 8 * at, -1 if tap == NONE else first + get_int(tap_base + 8 * tap) + c)
 
     def max_forward(
-        piece, scratch, x, y, winners, indices, block, images, rows, cols, channels, source_image,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, index_image, row_base, col_base, tap_base,
+        piece, scratch, x, y, winners, indices, block, images, rows, channels, axes, index_image, row_base, col_base, tap_base,
         empty: float, above: float,
     ):  # fmt: skip
-        first, last = piece * block, min(piece * block + block, images * rows)
-        width = cols * channels
-        for row in range(first, last):
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        cols, in_row = col_axis[0], col_axis[1] * channels
+        source_image = depth_axis[1] * row_axis[1] * in_row
+        for row in range(piece * block, min(piece * block + block, images * rows)):
             image, r = row // rows, row % rows
-            own = scratch if indices and not winners else (winners + row * width * WINNER if winners else 0)
-            max_row(
-                x + image * source_image * SIZE, y + row * width * SIZE if y else 0, own, cols, channels,
-                get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_src, row_tap, col_ptr, col_src, col_tap,
-                empty, above,
-            )  # fmt: skip
+            at = row * cols * channels
+            own = scratch if indices and not winners else (winners + at * WINNER if winners else 0)
+            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+            for col in range(cols):
+                out = y + (at + col * channels) * SIZE if y else 0
+                code = own + col * channels * WINNER if own else 0
+                cells = cells_read(col_axis, col)
+                args = (x + image * source_image * SIZE, out, code, in_row, channels, lines, cells, empty, above)
+                over_many_channels(channels, max8, max4, max2, max1, args)
             if indices:
                 base = image * index_image + get_int(row_base + 8 * r)
-                index_row(indices + 8 * row * width, own, cols, channels, base, col_base, tap_base)
+                index_row(indices + 8 * at, own, cols, channels, base, col_base, tap_base)
 
     def make_gather(width, load, load_codes, store):
         splat, splat_code = width.splat, width.splat_code
 
         @inline
-        def gather(c, n, dy, winners, dx, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap):
+        def gather(c, n, dy, winners, dx, width, channels, lines, cells):
             """Gradient of n channels of one input cell: dy of the windows whose winner it is."""
+            row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
+            cell0, count, step, col_tap, tap_step = cells
             total = splat(0.0)
-            for e in range(e0, e1):
-                source, base = get_int(row_src + 8 * e) + c, get_int(row_tap + 8 * e)
-                for k in range(k0, k1):
-                    at = source + get_int(col_src + 8 * k)
-                    mine = equal(load_codes(winners + at * WINNER, n), splat_code(base + get_int(col_tap + 8 * k)))
-                    total = total + choose(mine, load(dy + at * SIZE, n), splat(0.0))
+            for a in range(planes):
+                for e in range(rows):
+                    source = (row + a * plane_step + e * row_step) * width + cell0 * channels + c
+                    base = tap + a * plane_taps + e * row_taps + col_tap
+                    for k in range(count):
+                        at = source + k * step * channels
+                        mine = equal(load_codes(winners + at * WINNER, n), splat_code(base + k * tap_step))
+                        total = total + choose(mine, load(dy + at * SIZE, n), splat(0.0))
             store(dx + c * SIZE, total, n)
 
         return gather
@@ -141,34 +140,30 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     gather2 = make_gather(pair, pair.load, pair.load_codes, pair.store)
     gather1 = make_gather(lanes, lanes.load_some, lanes.load_codes_some, lanes.store_some)
 
-    @inline
-    def gather_row(dy, winners, dx, cols, channels, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, streams):
-        """One input row. streams: stores may pass the cache, since all of them are whole and aligned."""
-        for col in range(cols):
-            k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
-            args = (dy, winners, dx + col * channels * SIZE, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap)
-            if streams:
-                for c in range(0, channels, Q):
-                    gather_stream(c, Q, *args)
-            else:
-                over_channels(0, channels, gather4, gather2, gather1, args)
-
     def max_grad(
-        piece, scratch, dy, winners, dx, block, images, rows, cols, channels, source_image, stage, streams,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap,
+        piece, scratch, dy, winners, dx, block, images, rows, channels, stage, streams, axes,
+        depth_readers, row_readers, col_readers,
     ):  # fmt: skip
+        """streams: stores may pass the cache, since all of them are whole and aligned."""
         streams = streams and dx % LINE == 0
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_row, width = col_axis[0] * channels, col_axis[1] * channels * SIZE
+        source_image = depth_axis[0] * row_axis[0] * out_row
         first, last = piece * block, min(piece * block + block, images * rows)
-        width = cols * channels * SIZE
         target = dx + first * width
         begin = scratch if stage else target
         for row in range(first, last):
-            image, r = row // rows, row % rows
-            gather_row(
-                dy + image * source_image * SIZE, winners + image * source_image * WINNER, begin + (row - first) * width,
-                cols, channels, get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_src, row_tap,
-                col_ptr, col_src, col_tap, streams,
-            )  # fmt: skip
+            at = row // rows * source_image
+            lines = lines_reading(depth_readers, row_readers, row_axis[1], row_axis[0], row_axis[2], col_axis[2], row % rows)
+            for col in range(col_axis[1]):
+                out = begin + (row - first) * width + col * channels * SIZE
+                cells = cells_reading(col_readers, col)
+                args = (dy + at * SIZE, winners + at * WINNER, out, out_row, channels, lines, cells)
+                if streams:
+                    for c in range(0, channels, Q):
+                        gather_stream(c, Q, *args)
+                else:
+                    over_channels(0, channels, gather4, gather2, gather1, args)
         finish_rows(target, begin, (last - first) * width, stage, streams)
 
     @inline
@@ -183,40 +178,47 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         splat = width.splat
 
         @inline
-        def summed(x, n, e0, e1, k0, k1, row_src, col_src):
-            """Sum of n channels over a list of cells."""
+        def summed(x, n, width, channels, lines, cells):
+            """Sum of n channels over the cells of some lines."""
+            row, planes, rows, plane_step, row_step, _, _, _ = lines
+            cell0, count, step, _, _ = cells
             total = splat(0.0)
-            for e in range(e0, e1):
-                source = x + get_int(row_src + 8 * e) * SIZE
-                for k in range(k0, k1):
-                    cell = load(source + get_int(col_src + 8 * k) * SIZE, n)
-                    in_order()
-                    total = total + cell
+            for a in range(planes):
+                for e in range(rows):
+                    source = x + ((row + a * plane_step + e * row_step) * width + cell0 * channels) * SIZE
+                    for k in range(count):
+                        cell = load(source + k * step * channels * SIZE, n)
+                        in_order()
+                        total = total + cell
             return total
 
         @inline
-        def mean(c, n, x, y, e0, e1, k0, k1, row_src, col_src, divisor, share):
+        def mean(c, n, x, y, width, channels, lines, cells, divisor, share):
             """Mean of n channels of one window; share: the divisor's reciprocal if that is exact, or 0."""
-            total = summed(x + c * SIZE, n, e0, e1, k0, k1, row_src, col_src)
+            total = summed(x + c * SIZE, n, width, channels, lines, cells)
             if share != 0.0:  # products are quicker than quotients
                 store(y + c * SIZE, total * splat(share), n)
             else:
                 store(y + c * SIZE, total / splat(divisor), n)
 
         @inline
-        def shared(c, n, dy, dx, e0, e1, k0, k1, row_src, col_src, share):
+        def shared(c, n, dy, dx, width, channels, lines, cells, share):
             """Gradient of n channels of one cell whose windows divide alike."""
-            store(dx + c * SIZE, summed(dy + c * SIZE, n, e0, e1, k0, k1, row_src, col_src) * splat(share), n)
+            store(dx + c * SIZE, summed(dy + c * SIZE, n, width, channels, lines, cells) * splat(share), n)
 
         @inline
-        def mixed(c, n, dy, dx, e0, e1, k0, k1, row_src, col_src, row_div, col_div):
+        def mixed(c, n, dy, dx, width, channels, lines, cells, row_div, col_div):
             """Gradient of n channels of one cell whose windows divide by different counts."""
+            row, planes, rows, plane_step, row_step, _, _, _ = lines
+            cell0, count, step, _, _ = cells
             total = splat(0.0)
-            for e in range(e0, e1):
-                source = dy + (get_int(row_src + 8 * e) + c) * SIZE
-                for k in range(k0, k1):
-                    share = 1.0 / float(get_int(row_div + 8 * e) * get_int(col_div + 8 * k))
-                    total = total + load(source + get_int(col_src + 8 * k) * SIZE, n) * splat(share)
+            for a in range(planes):
+                for e in range(rows):
+                    line = row + a * plane_step + e * row_step
+                    for k in range(count):
+                        cell = cell0 + k * step
+                        share = 1.0 / float(get_int(row_div + 8 * line) * get_int(col_div + 8 * cell))
+                        total = total + load(dy + (line * width + cell * channels + c) * SIZE, n) * splat(share)
             store(dx + c * SIZE, total, n)
 
         return mean, shared, mixed
@@ -227,58 +229,58 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     mean2, shared2, mixed2 = make_mean(pair, pair.load, pair.store)
     mean1, shared1, mixed1 = make_mean(lanes, lanes.load_some, lanes.store_some)
 
-    def avg_forward(
-        piece, scratch, x, y, block, images, rows, cols, channels, source_image,
-        row_ptr, row_src, col_ptr, col_src, row_div, col_div, empty: float,
-    ):  # fmt: skip
-        """row_div and col_div hold one divisor per output row and column; 0 rows or columns in bounds give `empty`."""
-        first, last = piece * block, min(piece * block + block, images * rows)
-        for row in range(first, last):
+    def avg_forward(piece, scratch, x, y, block, images, rows, channels, axes, row_div, col_div, empty: float):
+        """row_div and col_div hold one divisor per output row and column; windows without a cell give `empty`."""
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        cols, in_row = col_axis[0], col_axis[1] * channels
+        source_image = depth_axis[1] * row_axis[1] * in_row
+        for row in range(piece * block, min(piece * block + block, images * rows)):
             image, r = row // rows, row % rows
-            source, target = x + image * source_image * SIZE, y + row * cols * channels * SIZE
-            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
+            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
             for col in range(cols):
-                k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
-                out = target + col * channels * SIZE
-                if e0 == e1 or k0 == k1:
+                cells = cells_read(col_axis, col)
+                out = y + (row * cols + col) * channels * SIZE
+                if lines[1] * lines[2] * cells[1] == 0:
                     for c in range(channels):
                         put(out + c * SIZE, empty)
                     continue
                 divisor = get_int(row_div + 8 * r) * get_int(col_div + 8 * col)
                 share = 1.0 / float(divisor) if divisor & (divisor - 1) == 0 else 0.0
-                args = (source, out, e0, e1, k0, k1, row_src, col_src, float(divisor), share)
+                args = (x + image * source_image * SIZE, out, in_row, channels, lines, cells, float(divisor), share)
                 over_many_channels(channels, mean8, mean4, mean2, mean1, args)
 
     def avg_grad(
-        piece, scratch, dy, dx, block, images, rows, cols, channels, source_image, stage, streams,
-        row_ptr, row_src, col_ptr, col_src, row_div, col_div, row_same, col_same,
+        piece, scratch, dy, dx, block, images, rows, channels, stage, streams, axes,
+        depth_readers, row_readers, col_readers, row_div, col_div, row_same, col_same,
     ):  # fmt: skip
-        """row_div, col_div: one divisor per entry. row_same, col_same: that of a whole row or column, 0 if they differ."""
+        """row_div, col_div: of output rows and columns. row_same, col_same: of all that read an input row or column, or 0."""
         streams = streams and dx % LINE == 0
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_row, width = col_axis[0] * channels, col_axis[1] * channels * SIZE
+        source_image = depth_axis[0] * row_axis[0] * out_row
         first, last = piece * block, min(piece * block + block, images * rows)
-        width = cols * channels * SIZE
         target = dx + first * width
         begin = scratch if stage else target
         known, share = 0, 0.0
         for row in range(first, last):
             image, r = row // rows, row % rows
             source, line = dy + image * source_image * SIZE, begin + (row - first) * width
-            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-            for col in range(cols):
-                k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
+            lines = lines_reading(depth_readers, row_readers, row_axis[1], row_axis[0], row_axis[2], col_axis[2], r)
+            for col in range(col_axis[1]):
+                cells = cells_reading(col_readers, col)
                 out = line + col * channels * SIZE
                 same = get_int(row_same + 8 * r) * get_int(col_same + 8 * col)
                 if same:
                     if same != known:
                         known, share = same, 1.0 / float(same)
-                    args = (source, out, e0, e1, k0, k1, row_src, col_src, share)
+                    args = (source, out, out_row, channels, lines, cells, share)
                     if streams:
                         for c in range(0, channels, Q):
                             shared_stream(c, Q, *args)
                     else:
                         over_channels(0, channels, shared4, shared2, shared1, args)
                 else:
-                    several = (source, out, e0, e1, k0, k1, row_src, col_src, row_div, col_div)
+                    several = (source, out, out_row, channels, lines, cells, row_div, col_div)
                     if streams:
                         for c in range(0, channels, Q):
                             mixed_stream(c, Q, *several)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.kernels.pool_windows import cells_read
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
 
@@ -19,12 +20,16 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
     first_wins = ties == "first"
 
     @inline
-    def one_window(x, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above):
+    def one_window(x, width, channels, lines, cells, above):
         """Value and winner of one window, cell by cell: the rule itself."""
+        row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
+        cell0, count, step, col_tap, _ = cells
         best, winner, has = get(x), NONE, False
-        for e in range(e0, e1):
-            for k in range(k0, k1):
-                cell = get(x + (get_int(row_src + 8 * e) + get_int(col_src + 8 * k)) * SIZE)
+        for i in range(planes * rows):
+            a, e = i // rows, i % rows
+            line = x + (row + a * plane_step + e * row_step) * width * SIZE
+            for k in range(count):
+                cell = get(line + (cell0 + k * step) * channels * SIZE)
                 better = cell > best if first_wins else cell >= best
                 if not has:
                     wins = True
@@ -35,19 +40,19 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
                 else:
                     wins = better
                 if wins:
-                    best, winner, has = cell, get_int(row_tap + 8 * e) + get_int(col_tap + 8 * k), True
+                    best, winner, has = cell, tap + a * plane_taps + e * row_taps + col_tap + k, True
         if has and losers and ((floor and not best > above) or (not floor and best != best)):
             winner, has = NONE, False
         return best, winner, has
 
     @outline
-    def look_again(x, y, winners, length, channels, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above):
+    def look_again(x, y, winners, channels, lines, col_axis, empty, above):
         """One output row by the rule itself; y or winners may be 0 for not wanted."""
         stay_outline()
-        for i in range(length):
+        for i in range(col_axis[0] * channels):
             col, c = i // channels, i % channels
-            k0, k1 = get_int(col_ptr + 8 * col), get_int(col_ptr + 8 * col + 8)
-            value, tap, has = one_window(x + c * SIZE, e0, e1, k0, k1, row_src, row_tap, col_src, col_tap, above)
+            cells, width = cells_read(col_axis, col), col_axis[1] * channels
+            value, tap, has = one_window(x + c * SIZE, width, channels, lines, cells, above)
             if y:
                 if has:
                     put(y + i * SIZE, value)

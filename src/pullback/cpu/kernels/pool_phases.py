@@ -5,7 +5,8 @@ array: row after row, the phases of a row are made side by side and woven. Two s
 
 max_grad reads dy and winners in place. With as many outputs as cells along every axis, rows, planes and images simply follow
 each other. A shift may lead into the row before or the image behind, but never to a match: the tap that leads from there to here
-would lie outside the input, so it did not win.
+lies outside the input, so it did not win. Winners from outside the library may say otherwise, so those of all windows that stick
+out are looked at first; a false one is a fault, and another kernel does the work again.
 
 avg_grad unpacks the rows of dy it needs into scratch, divided and with zeros around them.
 """
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import LINE, fence
+from pullback.cpu.kernels.native import LINE, fence, within
+from pullback.cpu.kernels.pool_windows import axis_of, readers_of, taps_inside
 from pullback.cpu.kernels.rows import make_rows
-from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, stay_outline
+from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
 def make_won(group, safe):
@@ -57,7 +59,7 @@ def make_summed(group):
 
 
 def build(lanes: Any) -> dict[str, Any]:
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    V, SIZE, WIDE, WINNER, get_winner = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size, lanes.get_winner
     quad = lanes.times(4)
     Q = quad.count
     store, store_some, stream, store_wide = quad.store, quad.store_some, quad.stream, quad.store_wide
@@ -168,17 +170,49 @@ def build(lanes: Any) -> dict[str, Any]:
                 store_one_some(target + j * SIZE, load_one(source + j * SIZE, V), size - j)
             target += size * SIZE
 
+    @outline
+    def has_false_winner(winners, row, channels, depth_axis, row_axis, col_axis, tap_parts, taps):
+        """Whether a window of an output row says that a tap outside the input won. tap_parts: plane, row and column of each tap."""
+        stay_outline()
+        rows = depth_axis[0] * row_axis[0]
+        cols, kernel_cols = col_axis[0], col_axis[2]
+        _, d0, planes = taps_inside(depth_axis, row % rows // row_axis[0])
+        _, h0, lines = taps_inside(row_axis, row % row_axis[0])
+        whole = planes == depth_axis[2] and lines == row_axis[2]
+        found, col = False, 0
+        while col < cols:
+            _, w0, count = taps_inside(col_axis, col)
+            if whole and count == kernel_cols:  # so are its neighbours, up to the first that sticks out at the end
+                reach = col_axis[1] - 1 - (kernel_cols - 1) * col_axis[4] - col_axis[5]
+                col = max(col, reach // col_axis[3]) + 1
+                continue
+            for i in range(col * channels, col * channels + channels):
+                tap = get_winner(winners + (row * cols * channels + i) * WINNER)
+                if tap < taps:
+                    part = tap_parts + 24 * tap
+                    inside = within(get_int(part) - d0, planes) and within(get_int(part + 8) - h0, lines)
+                    if not (inside and within(get_int(part + 16) - w0, count)):
+                        found = True
+            col += 1
+        return found
+
     def max_grad(
-        piece, scratch, dy, winners, dx, group, units, blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, out_row,
+        piece, scratch, dy, winners, dx, faults, pieces, total_rows, axes, tap_parts, all_taps, group, units,
+        blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, out_row,
         stride_d, stride_h, stride_w, channels, ptr, shifts, taps, lowest, highest, outputs, direct, streams,
         row_distance, phase_start, distance,
     ):  # fmt: skip
         """A unit is a block of phase rows of a plane: block_rows * stride_h input rows.
 
-        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
+        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself. tap_parts: 0 where no window sticks out.
         """
         streams = streams and dx % LINE == 0
         per_depth = blocks // in_depth
+        if tap_parts:
+            depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+            for row in range(piece * total_rows // pieces, (piece + 1) * total_rows // pieces):
+                if has_false_winner(winners, row, channels, depth_axis, row_axis, col_axis, tap_parts, all_taps):
+                    put_int(faults, 1)
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
             depth, first = b // per_depth, b % per_depth * block_rows
@@ -222,7 +256,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def avg_grad(
         piece, scratch, dy, dx, group, units, blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, cols,
         stride_h, stride_w, channels, ptr, shifts, streams, row_distance, phase_start, distance,
-        low_h, places_h, low_w, places_w, area_start, area, d_ptr, d_src, row_div, col_div, uniform,
+        low_h, places_h, low_w, places_w, area_start, area, depth_readers, row_div, col_div, uniform,
     ):  # fmt: skip
         """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed."""
         streams = streams and dx % LINE == 0
@@ -234,21 +268,20 @@ def build(lanes: Any) -> dict[str, Any]:
             depth, first = b // per_depth, b % per_depth * block_rows
             begin = first * stride_h
             end = min(begin + block_rows * stride_h, in_rows)
-            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
-            for e in range(d0, d1):
-                plane = get_int(d_src + 8 * e)
+            plane, _, planes, plane_step, _ = readers_of(depth_readers, depth)
+            for e in range(planes):
                 for q in range(places_h):
                     row = first + low_h + q
-                    line = areas + ((e - d0) * area + q * pitch) * WIDE
+                    line = areas + (e * area + q * pitch) * WIDE
                     if 0 <= row < out_rows:
-                        r = plane * out_rows + row
+                        r = (plane + e * plane_step) * out_rows + row
                         source = dy + (image * out_depth * out_rows + r) * out_row * SIZE
                         unpack(source, line, cols, channels, 1, low_w, places_w, 0, 0.0, limit)
                         if not uniform:  # the padding is divided too, and stays 0
                             share_row(line - low_w * channels * WIDE, out_row, float(get_int(row_div + 8 * r)), col_div)
                     else:
                         fill(line, pitch, 0.0)
-            args = (areas, d1 - d0, area, 1.0 / float(max(uniform, 1)))
+            args = (areas, planes, area, 1.0 / float(max(uniform, 1)))
             target = dx + ((image * in_depth + depth) * in_rows + begin) * in_row * SIZE
             at_once = channels == 1 and (stride_w == 2 or stride_w == 4)
             for rh in range(min(stride_h, end - begin)):

@@ -2,8 +2,8 @@
 
 The source rows of a block are unpacked into scratch (rows.py), split by the strides of both plane axes and padded, so that each
 tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no tap ever
-leaves it. Places past the end of a row hold rubbish that is not copied out. The depth axis of 3-D problems goes through lists
-(`d_ptr`, `d_src`): the planes each target plane reads. Offsets named *_at count elements, *_bytes and *_start bytes.
+leaves it. Places past the end of a row hold rubbish that is not copied out. Along the depth axis of 3-D problems the planes that
+exist are unpacked one behind the other. Offsets named *_at count elements, *_bytes and *_start bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
+from pullback.cpu.kernels.pool_windows import axis_of, cells_read, lines_read, taps_inside
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import (
     any_lane,
@@ -63,13 +64,13 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     store_winners = quad.store_winners
 
     @inline
-    def best_places(areas, sums, codes, count, area_bytes, planes, d0, d_tap, taps, tap_at):
+    def best_places(areas, sums, codes, count, area_bytes, planes, plane_tap, taps, tap_at):
         """Value and winner at `count` places; whether a NaN was seen (asked only under "leading")."""
         odd = invert(equal(splat_q(0.0), splat_q(0.0)))
         for j in range(0, count, Q):
             best, winner = splat_q(MINUS_INFINITY), splat_winner(NONE)
             for e in range(planes):
-                area, base = areas + e * area_bytes + j * WIDE, get_int(d_tap + 8 * (d0 + e)) * taps
+                area, base = areas + e * area_bytes + j * WIDE, (plane_tap + e) * taps
                 for t in range(taps):
                     cell = load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
                     wins = takes(cell, best)
@@ -107,12 +108,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         return any_lane(again)
 
     def max_forward(
-        piece, scratch, x, y, winners, indices, group, units, blocks, out_depth, out_rows, cols, channels,
-        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, block_rows, area_bytes,
-        sum_start, code_start, taps, tap_at, d_ptr, d_src, d_tap, own_start,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, index_image, row_base, col_base, tap_base,
+        piece, scratch, x, y, winners, indices, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
+        block_rows, area_bytes, sum_start, code_start, taps, tap_at, own_start, index_image, row_base, col_base, tap_base,
         empty: float, above: float,
     ):  # fmt: skip
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_depth, in_depth, _, _, plane_step, _ = depth_axis
+        out_rows, in_rows, _, stride_h, _, _ = row_axis
+        cols, in_cols, _, stride_w, _, _ = col_axis
         pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
         limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
         sums, codes = scratch + sum_start, scratch + code_start
@@ -122,14 +125,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             depth, first = b // per_depth, b % per_depth * block_rows
             last = min(first + block_rows, out_rows)
             volume = x + image * in_depth * in_rows * in_row * SIZE
-            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
-            for e in range(d0, d1):
+            plane, plane_tap, planes = taps_inside(depth_axis, depth)
+            for e in range(planes):
                 unpack_plane(
-                    volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
                     channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY, limit,
                 )  # fmt: skip
             count = (last - first - 1) * pitch + length
-            odd = best_places(scratch, sums, codes, count, area_bytes, d1 - d0, d0, d_tap, taps, tap_at)
+            odd = best_places(scratch, sums, codes, count, area_bytes, planes, plane_tap, taps, tap_at)
             for i in range(last - first):
                 r = depth * out_rows + first + i
                 at = (image * out_depth * out_rows + r) * length
@@ -137,10 +140,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 target = y + at * SIZE if y else 0
                 again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
                 if again or odd:
-                    look_again(
-                        volume, target, own, length, channels, get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8),
-                        row_src, row_tap, col_ptr, col_src, col_tap, empty, above,
-                    )  # fmt: skip
+                    lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+                    look_again(volume, target, own, channels, lines, col_axis, empty, above)
                 if indices:
                     base = image * index_image + get_int(row_base + 8 * r)
                     index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
@@ -157,11 +158,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             store_q(sums + j * WIDE, total, Q)
 
     def avg_forward(
-        piece, scratch, x, y, group, units, blocks, out_depth, out_rows, cols, channels,
-        in_depth, in_rows, in_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, block_rows, area_bytes,
-        sum_start, taps, tap_at, d_ptr, d_src, row_ptr, row_div, col_div, col_ptr, empty: float,
+        piece, scratch, x, y, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
+        block_rows, area_bytes, sum_start, taps, tap_at, row_div, col_div, empty: float,
     ):  # fmt: skip
         """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_depth, in_depth, _, _, plane_step, _ = depth_axis
+        out_rows, in_rows, _, stride_h, _, _ = row_axis
+        cols, in_cols, _, stride_w, _, _ = col_axis
         pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
         limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
         sums = scratch + sum_start
@@ -171,13 +175,13 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             depth, first = b // per_depth, b % per_depth * block_rows
             last = min(first + block_rows, out_rows)
             volume = x + image * in_depth * in_rows * in_row * SIZE
-            d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
-            for e in range(d0, d1):
+            plane, _, planes = taps_inside(depth_axis, depth)
+            for e in range(planes):
                 unpack_plane(
-                    volume + get_int(d_src + 8 * e) * in_rows * in_row * SIZE, scratch + (e - d0) * area_bytes, in_rows, in_cols,
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
                     channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0, limit,
                 )  # fmt: skip
-            sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, d1 - d0, taps, tap_at)
+            sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, planes, taps, tap_at)
             for i in range(last - first):
                 r = depth * out_rows + first + i
                 target = y + (image * out_depth * out_rows + r) * length * SIZE
@@ -190,10 +194,9 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                     rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
                     store_some(target + j * SIZE, rest, length - j)
                 if empty != 0.0:
-                    no_row = get_int(row_ptr + 8 * r) == get_int(row_ptr + 8 * r + 8)
+                    lines = lines_read(depth_axis, row_axis, col_axis[2], r)
                     for k in range(length):
-                        col = k // channels
-                        if no_row or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
+                        if lines[1] * lines[2] * cells_read(col_axis, k // channels)[1] == 0:
                             put(target + k * SIZE, empty)
 
     return {

@@ -1,8 +1,7 @@
 """Pooling of single elements row by row: channels_first (or one channel), the cells of a row split by their stride in registers.
 
-An output row reads the input rows in its list (`row_ptr`, `row_src`, `row_tap`: those that exist); along it, two registers of
-outputs read every stride-th cell from each tap on. One load of `stride` times as many serves that many neighbouring taps. Only
-at the ends of a row are lanes masked.
+An output row reads the lines that exist (pool_windows.py); along it, two registers of outputs read every stride-th cell from each
+tap on. One load of `stride` times as many serves that many neighbouring taps. Only at the ends of a row are lanes masked.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
+from pullback.cpu.kernels.pool_windows import axis_of, cells_read, lines_read
 from pullback.cpu.kernels.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
 
 
@@ -75,19 +75,22 @@ def build(
             return best, winner, odd
 
         @inline
-        def outputs(x, at, inside, width, e0, e1, row_src, row_tap, kernel, dilation):
+        def outputs(x, at, inside, width, lines, kernel, dilation):
             """A register of neighbouring outputs whose first tap lies at column `at`. inside: no lane need be masked."""
             best, winner, odd = splat(start), splat_winner(NONE), invert(equal(splat(0.0), splat(0.0)))
             step = stride if dilation == 1 else 1
-            for e in range(e0, e1):
-                line, base = x + get_int(row_src + 8 * e) * SIZE, get_int(row_tap + 8 * e)
-                for k in range(0, kernel, step):
-                    col = at + k * dilation
-                    if inside:
-                        cells = load(line + col * SIZE, REACH)
-                    else:
-                        cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
-                    best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
+            row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
+            for a in range(planes):
+                for e in range(rows):
+                    line = x + (row + a * plane_step + e * row_step) * width * SIZE
+                    base = tap + a * plane_taps + e * row_taps
+                    for k in range(0, kernel, step):
+                        col = at + k * dilation
+                        if inside:
+                            cells = load(line + col * SIZE, REACH)
+                        else:
+                            cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
+                        best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
             return best, winner, odd
 
         return outputs
@@ -95,24 +98,27 @@ def build(
     best_outputs, sum_outputs = make_outputs(True), make_outputs(False)
 
     @inline
-    def inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
+    def inside_row(x, at, n, width, lines, kernel, dilation, limit):
         """Whether n outputs from column `at` on read only cells of their rows, and a whole register none past the array."""
         reach = at + (kernel - 1) * dilation
-        if at < 0 or reach + (n - 1) * stride >= width or e0 == e1:
+        row, planes, rows, plane_step, row_step, _, _, _ = lines
+        if at < 0 or reach + (n - 1) * stride >= width or planes * rows == 0:
             return False
-        return x + (get_int(row_src + 8 * (e1 - 1)) + reach + REACH + stride) * SIZE <= limit
+        last = row + (planes - 1) * plane_step + (rows - 1) * row_step
+        return x + (last * width + reach + REACH + stride) * SIZE <= limit
 
     @outline
-    def max_row(x, y, winners, cols, width, first, e0, e1, row_src, row_tap, kernel, dilation, above, limit):
+    def max_row(x, y, winners, lines, col_axis, above, limit):
         """One output row; whether a window of it may have no winner and must be looked at again. y or winners may be 0."""
         stay_outline()
+        cols, width, kernel, _, dilation, first = col_axis
         again = invert(equal(splat(0.0), splat(0.0)))
         for j in range(0, cols, V):
             n, at = min(V, cols - j), first + j * stride
-            if inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
-                best, winner, odd = best_outputs(x, at, True, width, e0, e1, row_src, row_tap, kernel, dilation)
+            if inside_row(x, at, n, width, lines, kernel, dilation, limit):
+                best, winner, odd = best_outputs(x, at, True, width, lines, kernel, dilation)
             else:
-                best, winner, odd = best_outputs(x, at, False, width, e0, e1, row_src, row_tap, kernel, dilation)
+                best, winner, odd = best_outputs(x, at, False, width, lines, kernel, dilation)
             doubtful = invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
             again = again | ((doubtful | odd) & first_lanes(n))
             if n == V:
@@ -130,34 +136,34 @@ def build(
     look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
 
     def max_forward(
-        piece, scratch, x, y, winners, indices, block, images, rows, cols, source_image, width, first_col, kernel_cols, dilation_w,
-        row_ptr, row_src, row_tap, col_ptr, col_src, col_tap, index_image, row_base, col_base, tap_base,
+        piece, scratch, x, y, winners, indices, block, images, rows, axes, index_image, row_base, col_base, tap_base,
         empty: float, above: float,
     ):  # fmt: skip
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
         for row in range(piece * block, min(piece * block + block, images * rows)):
             image, r = row // rows, row % rows
             own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
             source, target = x + image * source_image * SIZE, y + row * cols * SIZE if y else 0
-            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-            if max_row(
-                source, target, own, cols, width, first_col, e0, e1, row_src, row_tap, kernel_cols, dilation_w, above, limit
-            ):
-                look_again(source, target, own, cols, 1, e0, e1, row_src, row_tap, col_ptr, col_src, col_tap, empty, above)
+            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+            if max_row(source, target, own, lines, col_axis, above, limit):
+                look_again(source, target, own, 1, lines, col_axis, empty, above)
             if indices:
                 base = image * index_image + get_int(row_base + 8 * r)
                 index_row(indices + 8 * row * cols, own, cols, 1, base, col_base, tap_base)
 
     @outline
-    def mean_row(x, y, cols, width, first, e0, e1, row_src, kernel, dilation, row_divisor, col_div, share, limit):
+    def mean_row(x, y, lines, col_axis, row_divisor, col_div, share, limit):
         """One output row. share: the reciprocal of all windows' divisor if that is one power of 2, or 0."""
         stay_outline()
+        cols, width, kernel, _, dilation, first = col_axis
         for j in range(0, cols, V):
             n, at = min(V, cols - j), first + j * stride
-            if inside_row(x, at, n, width, e0, e1, row_src, kernel, dilation, limit):
-                total, _, _ = sum_outputs(x, at, True, width, e0, e1, row_src, row_src, kernel, dilation)
+            if inside_row(x, at, n, width, lines, kernel, dilation, limit):
+                total, _, _ = sum_outputs(x, at, True, width, lines, kernel, dilation)
             else:
-                total, _, _ = sum_outputs(x, at, False, width, e0, e1, row_src, row_src, kernel, dilation)
+                total, _, _ = sum_outputs(x, at, False, width, lines, kernel, dilation)
             if share != 0.0:  # products are quicker than quotients
                 mean = total * splat(share)
             else:
@@ -168,22 +174,21 @@ def build(
                 store_some(y + j * SIZE, mean, n)
 
     def avg_forward(
-        piece, scratch, x, y, block, images, rows, cols, source_image, width, first_col, kernel_cols, dilation_w,
-        row_ptr, row_src, col_ptr, row_div, col_div, share: float, empty: float,
+        piece, scratch, x, y, block, images, rows, axes, row_div, col_div, share: float, empty: float,
     ):  # fmt: skip
         """col_div: one wide divisor per output column. Divisors of empty windows are 1, their sums 0."""
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
         for row in range(piece * block, min(piece * block + block, images * rows)):
             image, r = row // rows, row % rows
-            e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
             target = y + row * cols * SIZE
-            mean_row(
-                x + image * source_image * SIZE, target, cols, width, first_col, e0, e1, row_src, kernel_cols, dilation_w,
-                float(get_int(row_div + 8 * r)), col_div, share, limit,
-            )  # fmt: skip
+            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+            source, row_divisor = x + image * source_image * SIZE, float(get_int(row_div + 8 * r))
+            mean_row(source, target, lines, col_axis, row_divisor, col_div, share, limit)
             if empty != 0.0:
                 for col in range(cols):
-                    if e0 == e1 or get_int(col_ptr + 8 * col) == get_int(col_ptr + 8 * col + 8):
+                    if lines[1] * lines[2] * cells_read(col_axis, col)[1] == 0:
                         put(target + col * SIZE, empty)
 
     return {"max_forward": max_forward, "avg_forward": avg_forward}

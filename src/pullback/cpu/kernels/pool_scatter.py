@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.native import atomic_add, call_piece, copy_bytes, fill_zero, within
-from pullback.cpu.kernels.scatter_many import MANY, many_places
+from pullback.cpu.kernels.scatter_many import MANY, many_places, many_places_in_rows
 from pullback.cpu.kernels.vectors import get_int, get_int32, inline, outline, put_int, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
@@ -25,18 +25,24 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
     @outline
     def scatter_rows(
         dy, codes, out, zeroed, size, start, need_row, i0, i1, row_base, cols, channels, col_first, col_step, col_cell, stride,
-        taps, tap_at, tap_cell, in_cols, span, firsts, cells, reach, many, code_steps, places, code_step,
+        taps, tap_at, tap_cell, tap_row, row_cells, in_cols, in_rows, span, firsts, cells, reach, many, code_steps, places,
+        code_step,
     ):  # fmt: skip
         """Output rows need_row[i0 .. i1] of one image into a block that starts `start` elements into it.
 
-        tap_at, tap_cell: where each tap lies from its window's first cell, as a place and as a column; behind the taps, numbers
-        that lie in no block. firsts, cells: where the windows of `span` columns begin. reach: how far a row's cells may lie from
-        its base. many: places fit 32 bits. code_step: elements from one row of codes to the next, or 0 if `codes` is the one row.
+        row_cells: the row of its plane in which each output row's windows begin, or 0 where no tap above or below a plane can meet
+        another plane.
+
+        tap_at, tap_cell, tap_row: where each tap lies from its window's first cell, as a place, a column and a row; behind the
+        taps, numbers that lie in no block. firsts, cells: where the windows of `span` columns begin. reach: how far a row's cells
+        may lie from its base. many: places fit 32 bits. code_step: elements from one row of codes to the next, or 0 if `codes` is
+        the one row.
         """
         stay_outline()
         steps = (
-            taps, in_cols, get_int(code_steps), get_int(code_steps + 8), get_int(code_steps + 16), get_int(code_steps + 24),
-            get_int(code_steps + 32), get_int(code_steps + 40), get_int(code_steps + 48),
+            taps, in_cols, in_rows, get_int(code_steps), get_int(code_steps + 8), get_int(code_steps + 16),
+            get_int(code_steps + 24), get_int(code_steps + 32), get_int(code_steps + 40), get_int(code_steps + 48),
+            get_int(code_steps + 56), get_int(code_steps + 64),
         )  # fmt: skip
         batch = max(1, span // cols)  # rows taken together, so that places are read long after they are written
         i = i0
@@ -57,18 +63,31 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
                 for b in range(count):
                     first = get_int(row_base + 8 * (r + b)) - start + col_first + col * col_step
                     winners = codes + ((r + b) * code_step + at) * WINNER
+                    row_cell = get_int(row_cells + 8 * (r + b)) if row_cells else 0
                     if WINNER == 1 and many:
                         target = places + 4 * b * length
                         for j in range(0, length, MANY):
-                            many_places(
-                                target + 4 * j, winners + j, length - j, firsts + 4 * j, first, cells + 4 * j, cell, steps, zeroed
-                            )  # fmt: skip
+                            where = (
+                                target + 4 * j,
+                                winners + j,
+                                length - j,
+                                firsts + 4 * j,
+                                first,
+                                cells + 4 * j,
+                                cell,
+                                row_cell,
+                            )
+                            if row_cells:
+                                many_places_in_rows(*where, steps, zeroed)
+                            else:
+                                many_places(*where, steps, zeroed)
                     else:  # one by one: a place may need more than 32 bits
                         for k in range(length):
                             tap = min(get_winner(winners + k * WINNER), taps)
                             place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
                             col_inside = within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols)
-                            if col_inside and within(place, zeroed):
+                            row_inside = not row_cells or within(row_cell + get_int(tap_row + 8 * tap), in_rows)
+                            if col_inside and row_inside and within(place, zeroed):
                                 spot = out + place * WIDE
                                 put_wide(spot, get_wide(spot) + get(values + (b * length + k) * SIZE))
                 if WINNER == 1 and many:
@@ -102,7 +121,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def max_grad(
         piece, scratch, dy, winners, dx, group, units, blocks, rows, cols, channels, source_rows, source_cols,
         block_row, need_ptr, need_row, row_base, col_first, col_step, col_cell, stride,
-        taps, tap_at, tap_cell, span, firsts, cells, reach, many, code_steps, places_start,
+        taps, tap_at, tap_cell, tap_row, row_cells, plane_rows, span, firsts, cells, reach, many, code_steps, places_start,
     ):  # fmt: skip
         in_row, out_row = cols * channels, source_cols * channels
         for unit in range(piece * group, min(piece * group + group, units)):
@@ -114,8 +133,8 @@ def build(lanes: Any) -> dict[str, Any]:
             zeroed = scatter_rows(
                 dy + at * SIZE, winners + at * WINNER, out, zeroed, size, first * in_row,
                 need_row, get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8), row_base, source_cols, channels,
-                col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, cols, span, firsts, cells, reach, many, code_steps,
-                scratch + places_start, out_row,
+                col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, tap_row, row_cells, cols, plane_rows, span, firsts,
+                cells, reach, many, code_steps, scratch + places_start, out_row,
             )  # fmt: skip
             finish(target, out, zeroed, size)
 
@@ -145,7 +164,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 zeroed = scatter_rows(
                     dy + image * source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, need_row, i, i + 1,
                     row_base, source_cols, channels, col_first, col_step, col_cell, stride,
-                    taps, tap_at, tap_cell, cols, span, firsts, cells, reach, many, code_steps, scratch + places_start, 0,
+                    taps, tap_at, tap_cell, 0, 0, cols, 0, span, firsts, cells, reach, many, code_steps, scratch + places_start, 0,
                 )  # fmt: skip
             finish(target, out, zeroed, size)
 
