@@ -52,12 +52,12 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
     begins = np.arange(-(-span * channels // MANY) * MANY, dtype=np.int32)  # whole registers of them
     three = in_three(window)
     row_tap = taps // window.kernel[-1] % three.kernel[1]
-    # A false winner above or below its plane lies outside the image, unless there are more planes.
+    # A false winner above or below its plane lies outside the image, unless there are more planes or taps of these.
     row_cells = np.arange(three.output_size[1], dtype=np.int64) * three.stride[1] - three.pad_low[1]
     return {
         "taps": window.tap_count, "tap_at": _or_nowhere(tables["tap_base"]), "row_base": tables["row_base"],
         "tap_cell": _or_nowhere(taps % window.kernel[-1] * dilation), "tap_row": _or_nowhere(row_tap * three.dilation[1]),
-        "row_cells": np.tile(row_cells, three.output_size[0]) if three.input_size[0] > 1 else 0,
+        "row_cells": np.tile(row_cells, three.output_size[0]) if max(three.input_size[0], three.kernel[0]) > 1 else 0,
         "plane_rows": three.input_size[1],
         "col_first": -window.pad_low[-1] * channels, "col_step": stride * channels, "col_cell": -window.pad_low[-1],
         "stride": stride, "span": span, "cells": begins // channels * stride,
