@@ -35,17 +35,8 @@ def pytest_runtest_teardown() -> None:
 
 
 @pytest.fixture
-def kernel_under_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelUnderTest]:
-    """The kernel that `kernels_of` chose. A test whose every case it refused has shown nothing, and fails.
-
-    Winograd refuses small problems, `turned` large images of few channels, and `pointwise` what fills vectors of channels better,
-    because they do not pay: no reason here.
-    """
-    if pb.backends() != ("reference",):
-        monkeypatch.setattr("pullback.cpu.winograd.unpaid", lambda problem, shape: None)
-        monkeypatch.setattr("pullback.cpu.conv.FEWEST_TURNED_CHANNELS", 1)
-        monkeypatch.setattr("pullback.cpu.conv.MOST_TURNED_CELLS", 1 << 20)
-        monkeypatch.setattr("pullback.cpu.conv_pointwise.TURNED", 1e9)
+def kernel_under_test(request: pytest.FixtureRequest) -> Iterator[KernelUnderTest]:
+    """The kernel that `kernels_of` chose, by its name. A test whose every case it refused has shown nothing, and fails."""
     under_test = KernelUnderTest(*request.param)
     yield under_test
     assert under_test.accepted, f"{under_test.name} refused every case: {under_test.refusals}"

@@ -19,11 +19,6 @@ from pullback.registry import kernels_for
 DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own
 
 
-@pytest.fixture(autouse=True)
-def pointwise_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_pointwise, "TURNED", 1e9)
-
-
 def reference(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> np.ndarray:
     with pb.backend("reference"):
         result: np.ndarray = getattr(pb, op)(*arguments, **keywords)

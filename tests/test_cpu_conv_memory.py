@@ -64,7 +64,7 @@ def calls(case: tuple[Any, ...], layout: str) -> list[tuple[str, str, Any]]:
     found = []
     for op, given in arguments.items():
         for kernel in kernels_for(op, "cpu"):
-            if kernel.backend == "cpu" and kernel.accepts(pb.explain(op, *given, **options).problem) is None:
+            if kernel.backend == "cpu" and kernel.verdict(pb.explain(op, *given, **options).problem).reason is None:
                 found.append((op, kernel.name, lambda op=op, given=given: getattr(pb, op)(*given, **options)))
     return found
 

@@ -12,7 +12,7 @@ from conv_calls import lanes
 from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
-from pullback.cpu import depthwise, depthwise_cells
+from pullback.cpu import depthwise_cells
 from pullback.cpu.machine import machine
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
@@ -29,12 +29,6 @@ GEOMETRIES: tuple[dict[str, Any], ...] = (
     {"size": (5, 6, 13), "kernel": (3, 2, 3), "stride": (1, 2, 1), "padding": 1},
 )
 GROUPS = ((15, 1, 1), (16, 1, 1), (37, 1, 1), (8, 1, 2), (8, 2, 1), (5, 3, 3), (9, 4, 4), (3, 16, 16), (4, 16, 2), (4, 2, 16))
-
-
-@pytest.fixture
-def any_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that another kernel would do more quickly are taken too."""
-    monkeypatch.setattr(depthwise, "SPREAD", -10.0)
 
 
 def arguments(layout: str, groups: tuple[int, int, int], geometry: dict[str, Any], dtype: Any) -> dict[str, tuple[Any, ...]]:
@@ -65,7 +59,6 @@ def name_of(groups: tuple[int, int, int]) -> str:
     return "depthwise" if groups[1:] == (1, 1) else "grouped"
 
 
-@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
@@ -79,7 +72,6 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
                 np.testing.assert_array_equal(found, expected, err_msg=f"{op} {groups} {geometry}")
 
 
-@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
 def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise_cells, "AREA_BYTES", 3000)
@@ -96,7 +88,6 @@ def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, 
         plan.cache_clear()
 
 
-@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [(48, 1, 1), (12, 4, 4)])
 def test_any_number_of_threads_gives_the_same_bits(layout: str, groups: tuple[int, int, int]) -> None:
@@ -110,7 +101,6 @@ def test_any_number_of_threads_gives_the_same_bits(layout: str, groups: tuple[in
         assert len(bits) == 1, op
 
 
-@pytest.mark.usefixtures("any_groups")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("groups", [(17, 1, 1), (5, 3, 2)])
 @pytest.mark.parametrize("value", [np.inf, np.nan])

@@ -180,7 +180,7 @@ def test_a_remembered_call_heeds_the_precision() -> None:
         calls.append(problem.op)
         return np.zeros(problem.output_shape, problem.dtype)
 
-    pb.register_kernel("conv", "cpu", "noting", winograd.accepts, note, before="winograd")
+    pb.register_kernel("conv", "cpu", "noting", winograd.can, note, before="winograd", pays=winograd.pays)
     try:
         with pb.backend("cpu"):
             for _ in range(2):
@@ -193,25 +193,44 @@ def test_a_remembered_call_heeds_the_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "kernel", "keywords", "reason"),
+    ("size", "channels", "kernel", "keywords", "label", "reason"),
     [
-        ((56, 56), 64, (3, 3), {"stride": 2}, "strides of 1, or such that divide"),
-        ((56, 56), 64, (1, 1), {}, "several taps"),
-        ((56, 56), 64, (3, 3), {"groups": 32}, "times the work of plain sums"),
-        ((90, 90), 64, (30, 30), {}, "read too often"),
-        ((4, 4), 4, (3, 3), {}, "times the work of plain sums"),
-        ((56, 56), 64, (3, 1), {"layout": "channels_first"}, "along the last axis"),
+        ((56, 56), 64, (3, 3), {"stride": 2}, "refused", "strides of 1, or such that divide"),
+        ((56, 56), 64, (1, 1), {}, "refused", "several taps"),
+        ((56, 56), 64, (3, 3), {"groups": 32}, "slower", "times the work of plain sums"),
+        ((90, 90), 64, (30, 30), {}, "slower", "read too often"),
+        ((4, 4), 4, (3, 3), {}, "slower", "times the work of plain sums"),
+        ((56, 56), 64, (3, 1), {"layout": "channels_first"}, "refused", "along the last axis"),
     ],
 )
-def test_refusals(size: tuple[int, ...], channels: int, kernel: tuple[int, ...], keywords: dict[str, Any], reason: str) -> None:
+def test_refusals(
+    size: tuple[int, ...], channels: int, kernel: tuple[int, ...], keywords: dict[str, Any], label: str, reason: str
+) -> None:
     last = keywords.get("layout") != "channels_first"
     per_group = channels // keywords.get("groups", 1)
     x = np.zeros((1, *size, channels) if last else (1, channels, *size), np.float32)
     f = np.zeros((*kernel, per_group, channels) if last else (channels, per_group, *kernel), np.float32)
-    problem = PREPARE["conv"](x, f, **keywords)[0]
-    refusal = winograd.accepts(problem)
-    assert refusal is not None
-    assert reason in refusal
+    with pb.backend("cpu"):
+        [line] = [line for line in str(pb.explain("conv", x, f, **keywords)).splitlines() if "winograd" in line]
+    assert line.startswith(f"  {label} ")
+    assert reason in line
+
+
+def test_a_small_problem_by_name_runs_though_it_does_not_pay() -> None:
+    rng = np.random.default_rng(1)
+    x, f = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 8, 8, 8), (3, 3, 8, 8)))
+    with pb.backend("reference"):
+        expected = pb.conv(x, f)
+    with pb.backend("cpu"):
+        assert pb.explain("conv", x, f).chosen.name != "winograd"
+        with pb.kernel("winograd"):
+            assert "runs      cpu/winograd" in str(pb.explain("conv", x, f))
+            assert "asked for by name; slower: its transforms cost more" in str(pb.explain("conv", x, f))
+            found = pb.conv(x, f)
+            with pb.precision("exact"), pytest.raises(pb.KernelError, match='precision "exact"'):
+                pb.conv(x, f)
+    assert not np.array_equal(found, expected), "no transform was made"
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")

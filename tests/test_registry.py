@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.registry import REFERENCE, current_backend, default_backend, kernels_for
+from pullback.registry import REFERENCE, current_backend, default_backend, dispatch, kernels_for
 from pullback.settings import blocks_in_force, current_precision, under
 
 X = np.arange(8.0).reshape(1, 8, 1)
@@ -29,7 +29,11 @@ class Registrar:
     def __init__(self) -> None:
         self.clean = ExitStack()
 
-    def __call__(self, name: str, backend: str, *, answer: float = 0.0, reason: str | None = None, **order: Any) -> None:
+    def __call__(
+        self, name: str, backend: str, *, answer: float = 0.0, reason: str | None = None, loses: str | None = None, **order: Any
+    ) -> None:
+        if loses is not None:
+            order["pays"] = lambda _: loses
         pb.register_kernel("avg_pool", backend, name, lambda _: reason, lambda *_: np.array(answer), **order)
         self.clean.callback(pb.unregister_kernel, "avg_pool", backend, name)
 
@@ -67,6 +71,47 @@ def test_the_first_kernel_that_accepts_runs(register: Registrar) -> None:
     assert explanation.chosen is not None
     assert explanation.chosen.name == "easy"
     assert "refused   made_up/picky: it is Tuesday" in str(explanation)
+
+
+def test_a_kernel_that_does_not_pay_runs_only_when_asked_for(register: Registrar) -> None:
+    register("cannot", "made_up", answer=1, reason="it is Tuesday", loses="never said of what it cannot do")
+    register("slow", "made_up", answer=2, loses="three times the work")
+    register("quick", "made_up", answer=3)
+    with pb.backend("made_up"):
+        assert pb.avg_pool(X, 2) == 3
+        explanation = pb.explain("avg_pool", X, 2)
+        assert [(v.cannot, v.loses, v.reason) for v in explanation.verdicts[:3]] == [
+            ("it is Tuesday", None, "it is Tuesday"),
+            (None, "three times the work", "three times the work"),
+            (None, None, None),
+        ]
+        assert str(explanation).splitlines()[1:4] == [
+            "  refused   made_up/cannot: it is Tuesday",
+            "  slower    made_up/slow: three times the work",
+            "  runs      made_up/quick",
+        ]
+        with pb.kernel("slow"):
+            assert pb.avg_pool(X, 2) == 2
+            named = pb.explain("avg_pool", X, 2)
+            assert named.chosen is not None
+            assert named.chosen.name == "slow"
+            assert str(named).splitlines()[1:] == ["  runs      made_up/slow, asked for by name; slower: three times the work"]
+        with pb.kernel("cannot"), pytest.raises(pb.KernelError, match="made_up/cannot: it is Tuesday"):
+            pb.avg_pool(X, 2)
+
+
+def test_a_kernel_by_name_may_have_others_do_its_work(register: Registrar) -> None:
+    """The name speaks of the op that was called, not of what its kernel calls in turn, by an op or by dispatch."""
+    by_op, by_dispatch = (
+        lambda problem, x: pb.max_pool(x, 2) + pb.explain("max_pool", x, 2).by_name,
+        lambda problem, x: dispatch(pb.explain("max_pool", x, 2).problem, x),
+    )
+    for name, run in (("by op", by_op), ("by dispatch", by_dispatch)):
+        pb.register_kernel("avg_pool", "made_up", name, lambda _: None, run)
+        register.clean.callback(pb.unregister_kernel, "avg_pool", "made_up", name)
+        with pb.backend("made_up"), pb.kernel(name):
+            assert pb.avg_pool(X, 2).ravel().tolist() == [1, 3, 5, 7]
+            assert pb.explain("avg_pool", X, 2).by_name
 
 
 def test_the_reference_stands_last_in_a_new_backend(register: Registrar) -> None:
@@ -208,6 +253,8 @@ print([k.name for k in pb.registry.kernels_for("avg_pool", "reference")])
 
 USE_THE_PLUGIN = """
 import numpy as np, pullback as pb
+with pb.backend("cpu"):
+    assert [k.name for k in pb.registry.kernels_for("avg_pool", "cpu")][:2] == ["whole_mean", "whole"]
 x = np.arange(12.0).reshape(1, 4, 3)
 with pb.backend("reference"):
     explanation = pb.explain("avg_pool", x, 4)
@@ -228,13 +275,21 @@ with pb.backend("reference"):
 """
 
 
-def test_an_installed_plugin_is_found_and_used(tmp_path: Path) -> None:
-    source = shutil.copytree(PLUGIN, tmp_path / "source")  # setuptools builds inside the tree it is given
-    target = tmp_path / "installed"
+@pytest.fixture(scope="session")
+def installed_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(PLUGIN, folder / "source")  # setuptools builds inside the tree it is given
+    target = folder / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     pip = subprocess.run([*install, "--target", target, source], capture_output=True, text=True, timeout=300, check=False)
     assert pip.returncode == 0, pip.stderr
-    result = run_python(USE_THE_PLUGIN, target, "-W", "error")
+    return target
+
+
+@pytest.mark.parametrize("first", ["pullback", "pullback.cpu", "pullback.cpu.warmup", "pullback.reference", "pullback.tfjs"])
+def test_an_installed_plugin_is_found_and_used(installed_plugin: Path, first: str) -> None:
+    """Whichever module of the package is imported first."""
+    result = run_python(f"import {first}\n{USE_THE_PLUGIN}", installed_plugin, "-W", "error")
     assert result.returncode == 0, result.stderr
     assert "runs      reference/whole_mean" in result.stdout
     assert "reference/whole_mean: window (2,) is not the whole input (4,)" in result.stdout

@@ -1,7 +1,8 @@
 """The kernel registry: one ordered list per (op, backend), fastest first, each refusal with its reason.
 
-A kernel is `accepts(problem) -> None | reason` and `run(problem, *arrays)`. Dispatch takes the first kernel that accepts;
-the reference kernels stand last in every backend's list. Asking for a kernel by name never falls back to another.
+A kernel is `can(problem)`, None or why it cannot run it, `pays(problem)`, None or why another would be quicker, and
+`run(problem, *arrays)`. Dispatch takes the first kernel that can and pays; the reference kernels stand last in every backend's
+list. A kernel asked for by name runs whatever it can, whether or not it pays, and no other takes its place.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -46,9 +47,15 @@ class Kernel:
     op: str
     backend: str
     name: str
-    accepts: Accepts
+    can: Accepts
     run: Run
+    pays: Accepts | None = None
     error: float = 0.0
+
+    def verdict(self, problem: AnyProblem) -> Verdict:
+        cannot = self.can(problem)
+        loses = None if cannot is not None or self.pays is None else self.pays(problem)
+        return Verdict(self, cannot, loses)
 
     def relative_error(self, dtype: Any) -> float:
         """`error` as a number, for results of this type; half-precision results are summed in float32."""
@@ -57,45 +64,56 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a kernel said of a problem: accepted if `reason` is None."""
+    """What a kernel said of a problem: why it cannot run it, or if it can, why another would be quicker."""
 
     kernel: Kernel
-    reason: str | None
+    cannot: str | None
+    loses: str | None
+
+    @property
+    def reason(self) -> str | None:
+        """Why dispatch passes the kernel over; None where it does not."""
+        return self.loses if self.cannot is None else self.cannot
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which kernel would run a problem and why each one before it was refused; printable."""
+    """Which kernel would run a problem and why each one before it would not; printable. `by_name`: a kernel was asked for."""
 
     problem: AnyProblem
     backend: str
     verdicts: tuple[Verdict, ...]
+    by_name: bool = False
 
     @property
     def chosen(self) -> Kernel | None:
-        return next((v.kernel for v in self.verdicts if v.reason is None), None)
+        return next((v.kernel for v in self.verdicts if (v.cannot if self.by_name else v.reason) is None), None)
 
     def __str__(self) -> str:
-        p = self.problem
+        p, chosen = self.problem, self.chosen
         lines = [f"{p.op} {p.input_shape} -> {p.output_shape} {p.dtype.name} {p.layout}, backend {self.backend!r}"]
-        taken = False
         for verdict in self.verdicts:
             label = f"{verdict.kernel.backend}/{verdict.kernel.name}"
             error = verdict.kernel.relative_error(p.dtype)
             if error:
                 label += f' (relative error up to about {error:.0e}; not under precision "exact")'
-            if verdict.reason is not None:
-                lines.append(f"  refused   {label}: {verdict.reason}")
+            if verdict.cannot is not None:
+                lines.append(f"  refused   {label}: {verdict.cannot}")
+            elif verdict.kernel is chosen:
+                slower = f", asked for by name; slower: {verdict.loses}" if verdict.loses is not None else ""
+                lines.append(f"  runs      {label}{slower}")
+            elif verdict.loses is not None:
+                lines.append(f"  slower    {label}: {verdict.loses}")
             else:
-                lines.append(f"  {'available' if taken else 'runs     '} {label}")
-                taken = True
-        if not taken:
+                lines.append(f"  available {label}")
+        if chosen is None:
             lines.append("  no kernel accepts this problem")
         return "\n".join(lines)
 
 
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
-_lock = lock_free_in_children(REGISTRY)
+_loading = lock_free_in_children(REGISTRY)  # held while backends and plug-ins are imported, which ask for the other
+_lock = lock_free_in_children(REGISTRY)  # held for moments only: whoever imports a backend needs it
 _loaded = False
 _changes = 0  # grows with every change of the lists
 _backend: ContextVar[str | None] = block_setting("pullback_backend")
@@ -103,17 +121,44 @@ _kernel_name: ContextVar[str | None] = block_setting("pullback_kernel")
 
 
 def register_kernel(
-    op: str, backend: str, name: str, accepts: Accepts, run: Run, *, before: str | None = None, error: float = 0.0
+    op: str,
+    backend: str,
+    name: str,
+    accepts: Accepts,
+    run: Run,
+    *,
+    before: str | None = None,
+    error: float = 0.0,
+    pays: Accepts | None = None,
 ) -> Kernel:
     """Add a kernel to the end of the list of (op, backend), or in front of the kernel named `before`.
 
-    `accepts(problem)` returns None or the reason for refusing. `run(problem, *arrays)` gets validated arrays (any strides,
+    `accepts(problem)` returns None or the reason why the kernel cannot run a problem; `pays(problem)`, asked of problems that it
+    can run, None or the reason why another kernel would be quicker. `run(problem, *arrays)` gets validated arrays (any strides,
     possibly read-only) and returns new ones. A kernel with an `error` (see Kernel) must refuse under precision "exact". A name
     already taken for this op and backend is a ValueError.
     """
-    global _changes
-    kernel = Kernel(op, backend, name, accepts, run, error)
     _load()
+    return add_kernel(op, backend, name, accepts, run, before=before, error=error, pays=pays)
+
+
+def add_kernel(
+    op: str,
+    backend: str,
+    name: str,
+    can: Accepts,
+    run: Run,
+    *,
+    before: str | None = None,
+    error: float = 0.0,
+    pays: Accepts | None = None,
+) -> Kernel:
+    """`register_kernel` for the backends of this package, whoever imports them first.
+
+    It loads nothing: a plug-in may want to stand before a kernel of a backend that is only half imported.
+    """
+    global _changes
+    kernel = Kernel(op, backend, name, can, run, pays, error)
     with _lock:
         kernels = _kernels.get((op, backend), [])
         names = [k.name for k in kernels]
@@ -130,6 +175,7 @@ def register_kernel(
 def unregister_kernel(op: str, backend: str, name: str) -> None:
     """Take a kernel off its list; KeyError if it is not there."""
     global _changes
+    _load()
     with _lock:
         kernels = _kernels.get((op, backend), [])
         for kernel in kernels:
@@ -143,10 +189,10 @@ def unregister_kernel(op: str, backend: str, name: str) -> None:
 def _load() -> None:
     """Register the built-in backends and the installed plug-ins, once, at first use."""
     global _loaded
-    with _lock:
+    with _loading:
         if _loaded:
             return
-        _loaded = True  # before the imports: they register kernels, and so come back here
+        _loaded = True  # before the imports: plug-ins register kernels, and so come back here
         for name, module in BUILTIN_BACKENDS.items():
             if why_unavailable(name) is None:
                 import_module(module)
@@ -228,7 +274,7 @@ def backend(name: str) -> Iterator[None]:
 
 @contextmanager
 def kernel(name: str) -> Iterator[None]:
-    """Run the ops inside the block on the kernel of this name and no other: KernelError where it refuses."""
+    """Run the ops inside the block on the kernel of this name and no other: KernelError where it cannot."""
     token = _kernel_name.set(name)
     try:
         yield
@@ -236,8 +282,12 @@ def kernel(name: str) -> Iterator[None]:
         _kernel_name.reset(token)
 
 
-def verdicts(problem: AnyProblem) -> Iterator[Verdict]:
+def explain_problem(problem: AnyProblem) -> Explanation:
     """Ask the kernels that may run a problem, in order."""
+    return Explanation(problem, current_backend(), tuple(_verdicts(problem)), _kernel_name.get() is not None)
+
+
+def _verdicts(problem: AnyProblem) -> Iterator[Verdict]:
     candidates = kernels_for(problem.op, current_backend())
     wanted = _kernel_name.get()
     if wanted is not None:
@@ -248,25 +298,38 @@ def verdicts(problem: AnyProblem) -> Iterator[Verdict]:
             )
         candidates = named
     for candidate in candidates:
-        yield Verdict(candidate, candidate.accepts(problem))
-
-
-def explain_problem(problem: AnyProblem) -> Explanation:
-    return Explanation(problem, current_backend(), tuple(verdicts(problem)))
+        yield candidate.verdict(problem)
 
 
 def chosen_kernel(problem: AnyProblem) -> Kernel:
-    """The first kernel that accepts a problem; KernelError with all refusals if none does."""
+    """The kernel that runs a problem; KernelError with all refusals if there is none."""
+    named = _kernel_name.get() is not None
     refusals = []
-    for verdict in verdicts(problem):
+    for verdict in _verdicts(problem):
+        if named and verdict.cannot is None:
+            return replace(verdict.kernel, run=_nameless(verdict.kernel.run))
         if verdict.reason is None:
             return verdict.kernel
         refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
     raise KernelError(f"{problem.op}: no kernel accepts this problem ({'; '.join(refusals) or 'none is registered'})")
 
 
+def _nameless(run: Run) -> Run:
+    """The name asks for one kernel: where that has others do part of its work, it does not speak of these."""
+
+    @wraps(run)
+    def without_name(*arguments: Any) -> Any:
+        token = _kernel_name.set(None)
+        try:
+            return run(*arguments)
+        finally:
+            _kernel_name.reset(token)
+
+    return without_name
+
+
 def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
-    """Run a problem on the first kernel that accepts it."""
+    """Run a problem on the kernel chosen for it."""
     return chosen_kernel(problem).run(problem, *arrays)
 
 

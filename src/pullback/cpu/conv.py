@@ -14,13 +14,14 @@ from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import filter_plan
-from pullback.cpu.conv_pointwise import pointwise_plan, takes_pointwise
+from pullback.cpu.conv_pointwise import pointwise_plan, prefers_pointwise, takes_pointwise
 from pullback.cpu.filter_memory import FilterOrder, in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
+from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
 from pullback.reference import conv as reference
-from pullback.registry import CPU, register_kernel
+from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
 
 BYTE = np.dtype(np.uint8)
@@ -59,17 +60,10 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     return target
 
 
-def not_empty(problem: Problem) -> str | None:
-    if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
-        return "there is nothing to compute in an empty array"
-    return None
-
-
 def few_channels(problem: Problem) -> str | None:
-    refused = not_empty(problem)
-    if refused is None and not prefers_cells(problem):
+    if not prefers_cells(problem):
         return "its vectors run over cells, and the produced channels fill vectors as well"
-    return refused
+    return None
 
 
 def turned(problem: Problem, source: Array, filter: Array) -> Array:
@@ -84,10 +78,14 @@ def turned(problem: Problem, source: Array, filter: Array) -> Array:
     return flat.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
 
 
-def worth_turning(problem: Problem) -> str | None:
-    window = problem.window
+def can_turn(problem: Problem) -> str | None:
     if problem.layout != "channels_first":
         return "it turns images from channels_first, and these lie in channels_last"
+    return not_empty(problem)
+
+
+def worth_turning(problem: Problem) -> str | None:
+    window = problem.window
     if max(math.prod(window.input_size), math.prod(window.output_size)) > MOST_TURNED_CELLS:
         return f"it is for images of at most {MOST_TURNED_CELLS} cells, which do not fill vectors"
     if min(problem.channels_in, problem.channels_out) // problem.groups < FEWEST_TURNED_CHANNELS:
@@ -95,13 +93,13 @@ def worth_turning(problem: Problem) -> str | None:
     both = math.prod(problem.input_shape) + math.prod(problem.output_shape)
     if both * problem.dtype.itemsize > MOST_TURNED_BYTES:
         return "it turns all images at once, and these take too much memory"
-    return not_empty(problem)
+    return None
 
 
 def register() -> None:
     for op in ("conv", "conv_grad_input"):
-        register_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan))
-        register_kernel(op, CPU, "cells", few_channels, partial(run_sweep, cells_plan))
-        register_kernel(op, CPU, "turned", worth_turning, turned)
-        register_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
-    register_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)
+        add_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan), pays=prefers_pointwise)
+        add_kernel(op, CPU, "cells", not_empty, partial(run_sweep, cells_plan), pays=few_channels)
+        add_kernel(op, CPU, "turned", can_turn, turned, pays=worth_turning)
+        add_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
+    add_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)

@@ -29,6 +29,7 @@ from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
 from pullback.cpu.pool_common import streams
+from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
 
 BLOCK_BYTES = 192 << 10  # of source cells in scratch
@@ -41,16 +42,19 @@ TILE_TERMS, COPIED, TURNED, WAITED = 6, 2, 7, 0.2
 def takes_pointwise(problem: Problem) -> str | None:
     """Why not, if not."""
     window = problem.window
-    if 0 in problem.input_shape or 0 in problem.filter_shape:
-        return "there is nothing to compute in an empty array"
     if problem.layout != "channels_first":
         return "its vectors run over cells, and these lie in channels_last"
     if window.tap_count != 1 or set(window.stride) != {1} or any((*window.pad_low, *window.pad_high)):
         return "it is for windows of one cell with stride 1 and no padding"
     if problem.dtype.name not in ("float32", "float64"):
         return "it writes sums as they are, and these must be narrowed"
+    return not_empty(problem)
+
+
+def prefers_pointwise(problem: Problem) -> str | None:
+    """Why it would take longer than the direct kernel, if so."""
     sweep, v = sweep_of(problem), lanes_of(problem)
-    cells, summed, produced = math.prod(window.input_size), sweep.source_channels, sweep.target_channels
+    cells, summed, produced = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
     wasted = -(-cells // (2 * v)) * 2 * v / cells - -(-produced // v) * v / produced
     more = wasted * (1 + TILE_TERMS / summed) + COPIED / produced - TURNED / summed
     if more > (WAITED if streams(moved_bytes(problem)) else 0):

@@ -11,9 +11,10 @@ from pullback.cpu import depthwise_cells, depthwise_flat, depthwise_planes, dept
 from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_common import lanes_of
 from pullback.cpu.memory import new_array
+from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
 from pullback.reference import conv as reference
-from pullback.registry import CPU, register_kernel
+from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
 
 MOST_EACH = 16  # channels of a group on either side
@@ -86,22 +87,18 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     return result
 
 
-def _accepts(problem: Problem) -> str | None:
-    if problem.groups == 1:
-        return "it is for more than one group"
-    if 0 in problem.input_shape or 0 in problem.output_shape or 0 in problem.filter_shape:
-        return "there is nothing to compute in an empty array"
-    return None
-
-
 def _each(problem: Problem) -> tuple[int, int]:
     return problem.channels_in // problem.groups, problem.channels_out // problem.groups
 
 
-def _depthwise_accepts(problem: Problem) -> str | None:
+def _depthwise_can(problem: Problem) -> str | None:
     if _each(problem) != (1, 1):
         return "it is for groups of one channel in and one out, not {} and {}".format(*_each(problem))
-    return _accepts(problem)
+    return not_empty(problem)
+
+
+def _several_groups(problem: Problem) -> str | None:
+    return "it lays groups side by side, and there is only one" if problem.groups == 1 else None
 
 
 def _fills_vectors(problem: Problem) -> bool:
@@ -119,10 +116,10 @@ def _fills_vectors(problem: Problem) -> bool:
     return direct < spread
 
 
-def _grouped_accepts(problem: Problem) -> str | None:
+def _grouped_pays(problem: Problem) -> str | None:
     if max(_each(problem)) > MOST_EACH:
         return f"it is for groups of at most {MOST_EACH} channels in and out, not {max(_each(problem))}"
-    refused = _accepts(problem)
+    refused = _several_groups(problem)
     if refused is None and _fills_vectors(problem):
         return "it spreads groups over vectors, and the channels of one group fill them well enough"
     return refused
@@ -132,5 +129,5 @@ def register() -> None:
     """Put the kernels on the lists of the cpu backend."""
     runs: dict[str, Any] = {"conv": conv, "conv_grad_input": conv_grad_input, "conv_grad_filter": conv_grad_filter}
     for op, run in runs.items():
-        register_kernel(op, CPU, "depthwise", _depthwise_accepts, run)
-        register_kernel(op, CPU, "grouped", _grouped_accepts, partial(run))
+        add_kernel(op, CPU, "depthwise", _depthwise_can, run, pays=_several_groups)
+        add_kernel(op, CPU, "grouped", not_empty, partial(run), pays=_grouped_pays)

@@ -1,6 +1,6 @@
 """Compiling ahead: small problems that between them ask for every kernel variant which a plan can ask for.
 
-Nothing here names a variant. Each task runs its problems on every cpu kernel that accepts them, so what is compiled is what the
+Nothing here names a variant. Each task runs its problems on every cpu kernel that would take them, so what is compiled is what the
 plans themselves want; a new kernel is warmed by being registered.
 """
 
@@ -142,6 +142,6 @@ def run(task: Task) -> int:
     with threads.threads(1):
         for problem, *arrays in _calls(task):
             for kernel in kernels_for(problem.op, CPU):
-                if kernel.backend == CPU and kernel.accepts(problem) is None:
+                if kernel.backend == CPU and kernel.verdict(problem).reason is None:
                     kernel.run(problem, *arrays)
     return compiler.compilations - before

@@ -10,12 +10,13 @@ import numpy as np
 from pullback.cpu.addresses import address_of
 from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.memory import new_array
+from pullback.cpu.refusals import not_empty
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
 from pullback.cpu.winograd_plans import convolve_plans, cut_forward
 from pullback.cpu.winograd_shapes import axes_of, shape_of
 from pullback.problem import Problem
-from pullback.registry import CPU, kernels_for, register_kernel
+from pullback.registry import CPU, add_kernel, kernels_for
 from pullback.rules import Array
 from pullback.settings import current_precision
 from pullback.window import Window
@@ -53,35 +54,47 @@ def _compacted(problem: Problem) -> tuple[Problem, tuple[slice, ...]] | None:
     return replace(problem, window=compact), (slice(None), slice(None), *places)
 
 
-def accepts(problem: Problem) -> str | None:
-    """Why not, in words."""
+def _as_read(problem: Problem) -> Problem:
+    """The problem as the kernels see it: over the cells that windows read."""
     compacted = _compacted(problem)
-    if compacted is not None:
-        problem = compacted[0]
-    window, axes = problem.window, axes_of(problem.window)
+    return problem if compacted is None else compacted[0]
+
+
+def can(problem: Problem) -> str | None:
+    """Why not, in words."""
     if current_precision() == "exact":
         return 'its transforms err by more than plain sums do, and precision "exact" asks for those'
-    if 0 in problem.input_shape or 0 in problem.output_shape:
-        return "there is nothing to compute in an empty array"
-    if axes is None:
+    refused = not_empty(problem)
+    if refused is not None:
+        return refused
+    problem = _as_read(problem)
+    window = problem.window
+    if axes_of(window) is None:
         return "it is for windows of several taps along one or two axes, or three"
     if any(d % s for d, s in zip(window.dilation, window.stride, strict=True)):
         return "it is for strides of 1, or such that divide the dilation"
-    shape = shape_of(problem, problem.op == "conv_grad_input")
-    if shape is None:
+    if shape_of(problem, problem.op == "conv_grad_input") is None:
         return "in channels_first it needs several taps along the last axis, or no window reads a cell"
+    return None
+
+
+def pays(problem: Problem) -> str | None:
+    """Why it would take longer than a plain sum, in words."""
+    problem = _as_read(problem)
+    shape = shape_of(problem, problem.op == "conv_grad_input")
+    assert shape is not None
     if cut_forward(shape).block < min(FEWEST_TILES, shape.positions) and shape.target.depth == 1:
         return "so few transformed tiles of so many taps and channels fit into memory that the filter would be read too often"
     return unpaid(problem, shape)
 
 
 def _otherwise(problem: Problem, *arrays: Array) -> Array:
-    """The next kernel that accepts: one that keeps infinities and NaN to what they touch."""
+    """The next kernel of the list that dispatch would take: one that keeps infinities and NaN to what they touch."""
     after = iter(kernels_for(problem.op, CPU))
     for kernel in after:
         if kernel.name == NAME:
             break
-    result: Array = next(kernel for kernel in after if kernel.accepts(problem) is None).run(problem, *arrays)
+    result: Array = next(kernel for kernel in after if kernel.verdict(problem).reason is None).run(problem, *arrays)
     return result
 
 
@@ -135,4 +148,4 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
 
 def register() -> None:
     for op, run in (("conv", conv), ("conv_grad_input", conv_grad_input), ("conv_grad_filter", conv_grad_filter)):
-        register_kernel(op, CPU, NAME, accepts, run, error=ERROR)
+        add_kernel(op, CPU, NAME, can, run, pays=pays, error=ERROR)

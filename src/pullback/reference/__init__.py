@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pullback.reference import conv, morphology, pool, pool_tangent
-from pullback.registry import REFERENCE, register_kernel
+from pullback.registry import REFERENCE, add_kernel
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "conv": conv.conv,
@@ -32,4 +32,4 @@ def _accepts_all(problem: Any) -> None:
 
 
 for _op, _run in KERNELS.items():
-    register_kernel(_op, REFERENCE, "taps", _accepts_all, _run)
+    add_kernel(_op, REFERENCE, "taps", _accepts_all, _run)

@@ -1,0 +1,11 @@
+"""Why kernels of the cpu backend cannot run a problem, where several of them say the same."""
+
+from __future__ import annotations
+
+from pullback.problem import AnyProblem
+
+
+def not_empty(problem: AnyProblem) -> str | None:
+    if 0 in problem.input_shape or 0 in problem.output_shape:  # a filter is empty only where one of these has no channels
+        return "there is nothing to compute in an empty array"
+    return None
