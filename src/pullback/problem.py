@@ -41,18 +41,19 @@ class Problem:
     def __hash__(self) -> int:  # asked for at every call, and never changing
         return self._hash
 
-    def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
+    def shape_of(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of an array of activations in this layout."""
         if self.layout == "channels_last":
             return (self.batch, *spatial, channels)
         return (self.batch, channels, *spatial)
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        return self._shape(self.channels_in, self.window.input_size)
+        return self.shape_of(self.channels_in, self.window.input_size)
 
     @cached_property
     def output_shape(self) -> tuple[int, ...]:
-        return self._shape(self.channels_out, self.window.output_size)
+        return self.shape_of(self.channels_out, self.window.output_size)
 
     @cached_property
     def winner_dtype(self) -> np.dtype[Any]:

@@ -58,14 +58,14 @@ def readable_cells(n: int, q: int) -> int:
 
     (A negative low pad needs no care: the first window begins behind what it crops.)
     """
-    return n + min(q, 0)
+    return max(0, n + min(q, 0))
 
 
 def count_windows(n: int, e: int, s: int, p: int, q: int, rounding: Rounding) -> int:
     """Output size of one axis. A window that only rounding up adds is dropped if it starts past the readable input and low pad."""
     steps = Fraction(n + p + q - e, s) + 1
     o = round_size(steps, rounding)
-    if o > math.floor(steps) and (o - 1) * s >= readable_cells(n, q) + p:
+    if o > math.floor(steps) and (o - 1) * s >= n + min(q, 0) + p:
         o -= 1
     return o
 
@@ -252,7 +252,8 @@ class Window:
     def cropped(self) -> Window:
         """The same windows over an input of the readable cells alone."""
         size = tuple(self.readable(axis) for axis in range(self.rank))
-        return replace(self, input_size=size, pad_high=tuple(max(q, 0) for q in self.pad_high))
+        high = tuple(q if q > 0 else n + q - left for n, q, left in zip(self.input_size, self.pad_high, size, strict=True))
+        return replace(self, input_size=size, pad_high=high)
 
     def merged(self) -> Window:
         """The same windows over fewer axes: an axis that every window spans whole is joined to the axis before it.

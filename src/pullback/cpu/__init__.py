@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pullback.cpu import conv, depthwise, pool, winograd
+from pullback.cpu import conv, crop, depthwise, pool, winograd
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
@@ -40,13 +40,22 @@ def _gather_pays(problem: Problem) -> str | None:
     return TOO_MANY_WINDOWS if refused is None and not prefers_gather(problem) else refused
 
 
+def _phases_exist(problem: Problem) -> str | None:
+    window = simplified(problem).window
+    if any(s > n for s, n in zip(window.stride, window.input_size, strict=True)):
+        return "its tables have an entry for every phase of a stride, and a stride is longer than its axis"
+    return not_empty(problem)
+
+
 def _phases_can(problem: Problem) -> str | None:
     window = simplified(problem).window
+    if (refused := _phases_exist(problem)) is not None:
+        return refused
     if problem.layout == "channels_last" and problem.channels_in > 1 and window.stride[-1] > 1:
         return "it weaves single elements, not cells of several channels"
     if not is_flat(window):
         return "it needs as many outputs along each axis as the axis has cells per stride"
-    return not_empty(problem)
+    return None
 
 
 def _phases_pays(problem: Problem) -> str | None:
@@ -80,6 +89,8 @@ def _register(op: str, name: str, can: Accepts, run: Callable[..., Any], *module
     add_kernel(op, CPU, name, can, partial(run, *module), pays=pays)
 
 
+for _op in crop.INPUTS:
+    _register(_op, "crop", crop.can_crop, crop.crop)
 _register("max_pool", "whole", _whole_can, pool.max_pool, WHOLE)
 _register("max_pool", "channels", _channels_can, pool.max_pool, CHANNELS, pays=_channels_pays)
 _register("max_pool", "rows", _rows_can, pool.max_pool, ROWS)
@@ -100,7 +111,7 @@ _register("avg_pool", "rows", _rows_can, pool.avg_pool, ROWS)
 _register("avg_pool", "planes", not_empty, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_can, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_can, pool.avg_pool_grad, CHANNELS, pays=_channels_pays)
-_register("avg_pool_grad", "phases", not_empty, pool.avg_pool_grad, PHASES)
+_register("avg_pool_grad", "phases", _phases_exist, pool.avg_pool_grad, PHASES)
 depthwise.register()  # the special ones first: where they pay, they are faster
 winograd.register()
 conv.register()

@@ -5,7 +5,6 @@ What is read is sliced (a view), what is made for the remaining cells is set int
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +54,9 @@ def crop(problem: Problem, *arrays: Array) -> Any:
 
 def _in_whole(problem: Problem, indices: Array, rest: tuple[int, ...], whole: tuple[int, ...]) -> Array:
     """Flat indices into the remaining cells as indices into all of them; -1 stays."""
-    step: Callable[[tuple[int, ...]], tuple[int, ...]] = (lambda size: size[::-1]) if problem.storage_order else tuple
-    shapes = [problem._shape(problem.channels_in, step(size)) for size in (rest, whole)]
+    if 0 in rest:
+        return indices
+    counted = slice(None, None, -1 if problem.storage_order else 1)  # the axes, from the slowest to the quickest
+    shapes = [problem.shape_of(problem.channels_in, size[counted]) for size in (rest, whole)]
     places = np.unravel_index(np.maximum(indices, 0), shapes[0])
     return np.where(indices < 0, -1, np.ravel_multi_index(places, shapes[1]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pullback.problem import AnyProblem
+from pullback.problem import AnyProblem, Problem
 
 
 def not_empty(problem: AnyProblem) -> str | None:
     if 0 in problem.input_shape or 0 in problem.output_shape:  # a filter is empty only where one of these has no channels
         return "there is nothing to compute in an empty array"
+    if isinstance(problem, Problem) and problem.window.reaches_crop:
+        return "its windows would read cells that a negative pad crops; `crop` runs the others without these"
     return None
