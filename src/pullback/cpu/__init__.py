@@ -6,6 +6,7 @@ its arguments) · pool, pool_tables (pooling) · conv, conv_sweep, winograd (con
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 from pullback.cpu import conv, crop, depthwise, pool, winograd
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
+from pullback.cpu.pool_forward import least_unpacked_bytes
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
 from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
 from pullback.registry import CPU, Accepts, add_kernel
 
 MOST_STRIDE = 4
+MOST_UNPACKED = 64 << 20  # bytes of scratch, or twice the input
 TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking every window about every cell"
 
 
@@ -40,11 +43,18 @@ def _gather_pays(problem: Problem) -> str | None:
     return TOO_MANY_WINDOWS if refused is None and not prefers_gather(problem) else refused
 
 
+def _unpacks(problem: Problem) -> str | None:
+    most = max(MOST_UNPACKED, 2 * math.prod(problem.input_shape) * problem.dtype.itemsize)
+    if least_unpacked_bytes(problem) > most:
+        return "it unpacks all that windows reach over, and here that is padding for the most part"
+    return not_empty(problem)
+
+
 def _phases_exist(problem: Problem) -> str | None:
     window = simplified(problem).window
     if any(s > n for s, n in zip(window.stride, window.input_size, strict=True)):
         return "its tables have an entry for every phase of a stride, and a stride is longer than its axis"
-    return not_empty(problem)
+    return _unpacks(problem)
 
 
 def _phases_can(problem: Problem) -> str | None:
@@ -94,11 +104,11 @@ for _op in crop.INPUTS:
 _register("max_pool", "whole", _whole_can, pool.max_pool, WHOLE)
 _register("max_pool", "channels", _channels_can, pool.max_pool, CHANNELS, pays=_channels_pays)
 _register("max_pool", "rows", _rows_can, pool.max_pool, ROWS)
-_register("max_pool", "planes", not_empty, pool.max_pool, PLANES)
+_register("max_pool", "planes", _unpacks, pool.max_pool, PLANES)
 _register("max_pool_grad", "whole", _whole_can, pool.max_pool_grad, WHOLE)
 _register("max_pool_grad", "channels", _channels_can, pool.max_pool_grad, CHANNELS, pays=_channels_pays)
 _register("max_pool_grad", "rows", _rows_can, pool.max_pool_grad, ROWS)
-_register("max_pool_grad", "planes", not_empty, pool.max_pool_grad, PLANES)
+_register("max_pool_grad", "planes", _unpacks, pool.max_pool_grad, PLANES)
 _register("max_pool_grad_from_winners", "whole", _whole_can, pool.max_pool_grad_from_winners, WHOLE)
 _register("max_pool_grad_from_winners", "gather", _channels_can, pool.max_pool_grad_from_winners, CHANNELS, pays=_gather_pays)
 _register("max_pool_grad_from_winners", "phases", _phases_can, pool.max_pool_grad_from_winners, PHASES, pays=_phases_pays)
@@ -108,7 +118,7 @@ _register("max_pool_jvp", "take", not_empty, pool.max_pool_jvp)
 _register("avg_pool", "whole", _whole_can, pool.avg_pool, WHOLE)
 _register("avg_pool", "channels", _channels_can, pool.avg_pool, CHANNELS, pays=_channels_pays)
 _register("avg_pool", "rows", _rows_can, pool.avg_pool, ROWS)
-_register("avg_pool", "planes", not_empty, pool.avg_pool, PLANES)
+_register("avg_pool", "planes", _unpacks, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_can, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_can, pool.avg_pool_grad, CHANNELS, pays=_channels_pays)
 _register("avg_pool_grad", "phases", _phases_exist, pool.avg_pool_grad, PHASES)

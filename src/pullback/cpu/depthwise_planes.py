@@ -14,7 +14,7 @@ from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
 from pullback.cpu.pool_common import grouped, slack, streams
-from pullback.cpu.pool_tables import depth_lists, in_three, tap_places
+from pullback.cpu.pool_tables import depth_lists, in_three, places_reached, tap_places
 from pullback.problem import Problem
 from pullback.window import Window
 
@@ -40,7 +40,7 @@ def _forward_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, i
         for a in range(window.kernel[1])
         for b in range(window.kernel[2])
     ]
-    return (h.low, h.places(1) - 1), (w.low, w.places(1) - 1), [taps]
+    return (h.low, places_reached(window, 1, 1) - 1), (w.low, places_reached(window, 2, 1) - 1), [taps]
 
 
 def _gradient_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, int, int]]]]:

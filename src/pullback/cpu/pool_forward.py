@@ -24,8 +24,9 @@ from pullback.cpu.pool_common import (
     variant,
     wide_row,
 )
-from pullback.cpu.pool_tables import TapPlaces, axis_table, in_three, tap_bases, tap_places
+from pullback.cpu.pool_tables import axis_table, in_three, places_reached, tap_bases, tap_places
 from pullback.problem import Problem
+from pullback.window import Window
 
 
 def index_tables(problem: Problem) -> dict[str, Any]:
@@ -45,12 +46,12 @@ def unpacked_planes(problem: Problem, shape: Shape, most_rows: int | None) -> tu
     """Arguments of the kernels that unpack planes of the input, and the end of what they need of scratch."""
     window = in_three(problem.window)
     h, w = tap_places(window, 1), tap_places(window, 2)
-    places_w = w.places(window.output_size[2])
+    places_w = places_reached(window, 2, window.output_size[2])
     pitch = places_w * shape.channels
     planes = window.stride[1] * window.stride[2] * max(1, int(window.tap_ranges(0)[1].max()))
     out_rows = window.output_size[1]
-    block_rows = min(out_rows if most_rows is None else min(most_rows, out_rows), _rows_in(h, planes * pitch * shape.wide))
-    places_h = h.places(block_rows)
+    block_rows = min(out_rows if most_rows is None else min(most_rows, out_rows), _rows_in(window, planes * pitch * shape.wide))
+    places_h = places_reached(window, 1, block_rows)
     distance = places_h * pitch * shape.wide + slack()
     plane_at = (h.plane[:, None] * window.stride[2] + w.plane) * (distance // shape.wide)
     tap_at = (plane_at + (h.shift - h.low)[:, None] * pitch + (w.shift - w.low) * shape.channels).reshape(-1)
@@ -66,9 +67,17 @@ def unpacked_planes(problem: Problem, shape: Shape, most_rows: int | None) -> tu
     return arguments, -(-end // 64) * 64
 
 
-def _rows_in(h: TapPlaces, bytes_per_place: int) -> int:
+def _rows_in(window: Window, bytes_per_place: int) -> int:
     """Output rows whose unpacked input rows fit into a block."""
-    return max(1, PLANE_BYTES // max(1, bytes_per_place) - (h.places(1) - 1))
+    return max(1, PLANE_BYTES // max(1, bytes_per_place) - (places_reached(window, 1, 1) - 1))
+
+
+def least_unpacked_bytes(problem: Problem) -> int:
+    """What one output row takes of scratch, unpacked: all that its windows reach over, padding too."""
+    problem = simplified(problem)
+    shape, window = shape_of(problem), in_three(problem.window)
+    rows, cols = places_reached(window, 1, 1) * window.stride[1], places_reached(window, 2, shape.out_cols) * window.stride[2]
+    return min(window.kernel[0], window.input_size[0]) * rows * cols * shape.channels * shape.wide
 
 
 def plan_of_images(problem: Problem, kernel: str, *, rule: bool) -> Plan:

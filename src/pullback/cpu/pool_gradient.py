@@ -33,7 +33,7 @@ from pullback.cpu.pool_forward import forward_plan, index_tables, plan_of_images
 from pullback.cpu.pool_tables import axis_table, in_three, needed_rows, reader_table, same_divisor, tap_places
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
-from pullback.window import Window
+from pullback.window import Readers, Window
 
 SCATTER_BYTES = 512 << 10  # of a block at most, where it is made in scratch
 WOVEN_BYTES = 12 << 10  # of the phases of a block, which are made and woven in the first-level cache
@@ -161,7 +161,7 @@ def gather_plan(problem: Problem) -> Plan:
     problem = simplified(problem)
     shape, window = shape_of(problem), in_three(problem.window)
     given, pieces, scratch = _flat_rows(shape)
-    given |= _reader_tables(window) | {"dy": None, "winners": None, "dx": None, "axes": axis_table(window)}
+    given |= _reader_tables(_readers(window)) | {"dy": None, "winners": None, "dx": None, "axes": axis_table(window)}
     compiled = code(variant(problem, CHANNELS, "max_grad", rule=False))
     return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
@@ -180,10 +180,14 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     return given, -(-total // block), stage
 
 
-def _reader_tables(window: Window) -> dict[str, Any]:
+def _readers(window: Window) -> list[Readers]:
     """Who reads each cell, along the three axes of a window."""
+    return [window.readers(axis) for axis in range(3)]
+
+
+def _reader_tables(readers: Sequence[Readers]) -> dict[str, Any]:
     names = ("depth_readers", "row_readers", "col_readers")
-    return {name: reader_table(window.readers(axis)) for axis, name in enumerate(names)}
+    return {name: reader_table(axis) for name, axis in zip(names, readers, strict=True)}
 
 
 @lru_cache(maxsize=1024)
@@ -193,10 +197,12 @@ def avg_plan(problem: Problem) -> Plan:
     shape, window = shape_of(problem), in_three(problem.window)
     assert problem.divisor is not None
     row_div, col_div = divisors(problem)
-    each = [np.maximum(window.axis_divisor(axis, problem.divisor), 1) for axis in range(3)]
-    depth_same, row_same, col_same = (same_divisor(div, window.readers(axis)) for axis, div in enumerate(each))
+    readers = _readers(window)
+    depth_same, row_same, col_same = (
+        same_divisor(np.maximum(window.axis_divisor(axis, problem.divisor), 1), readers[axis]) for axis in range(3)
+    )
     given, pieces, scratch = _flat_rows(shape)
-    given |= _reader_tables(window) | {
+    given |= _reader_tables(readers) | {
         "dy": None, "dx": None, "axes": axis_table(window), "row_div": row_div, "col_div": col_div,
         "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
     }  # fmt: skip

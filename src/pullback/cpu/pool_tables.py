@@ -176,6 +176,12 @@ def depth_lists(window: Window, forward: bool) -> dict[str, Ints]:
     return {"d_ptr": lists.ptr, "d_src": lists.source, "d_tap": lists.tap}
 
 
+def places_reached(window: Window, axis: int, outputs: int) -> int:
+    """Places of an axis unpacked by stride that the windows of so many neighbouring outputs reach over, inside the input or not."""
+    reach = (window.kernel[axis] - 1) * window.dilation[axis] - window.pad_low[axis]
+    return outputs + reach // window.stride[axis] - -window.pad_low[axis] // window.stride[axis]
+
+
 @dataclass(frozen=True)
 class TapPlaces:
     """Where the taps of an axis read an axis unpacked by stride: tap t of output y at place y + shift[t] of plane[t]."""
@@ -186,10 +192,6 @@ class TapPlaces:
     @property
     def low(self) -> int:
         return int(self.shift.min())
-
-    def places(self, outputs: int) -> int:
-        """Places per plane that `outputs` neighbouring outputs need."""
-        return outputs + int(self.shift.max()) - self.low
 
 
 def tap_places(window: Window, axis: int) -> TapPlaces:
