@@ -63,6 +63,8 @@ def _phases_can(problem: Problem) -> str | None:
         return refused
     if problem.layout == "channels_last" and problem.channels_in > 1 and window.stride[-1] > 1:
         return "it weaves single elements, not cells of several channels"
+    if problem.winner_dtype.itemsize > 1:
+        return "it looks for false winners among the codes of a byte, and this window has more taps"
     if not is_flat(window):
         return "it needs as many outputs along each axis as the axis has cells per stride"
     return None

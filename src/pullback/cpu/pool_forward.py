@@ -24,7 +24,7 @@ from pullback.cpu.pool_common import (
     variant,
     wide_row,
 )
-from pullback.cpu.pool_tables import axis_table, in_three, places_reached, tap_bases, tap_places
+from pullback.cpu.pool_tables import axis_table, in_three, lines_in_scratch, places_reached, tap_bases, tap_places
 from pullback.problem import Problem
 from pullback.window import Window
 
@@ -129,5 +129,7 @@ def forward_plan(problem: Problem, module: str, by_rows: bool = False) -> Plan:
         group, pieces = (1, units) if by_rows else grouped(units, moved)
         given |= unpacked | {"group": group, "units": units, "own_start": scratch}
         scratch += winner_row
+    lines, scratch = lines_in_scratch(in_three(problem.window), True, scratch)
+    given |= lines
     kernel = "max_forward" if is_max else "avg_forward"
     return make_plan(code(variant(problem, module, kernel, rule=is_max)), pieces, scratch, moved, given)

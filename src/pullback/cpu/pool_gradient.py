@@ -30,10 +30,10 @@ from pullback.cpu.pool_common import (
     wide_row,
 )
 from pullback.cpu.pool_forward import forward_plan, index_tables, plan_of_images
-from pullback.cpu.pool_tables import axis_table, in_three, needed_rows, reader_table, same_divisor, tap_places
+from pullback.cpu.pool_tables import axis_table, in_three, lines_in_scratch, needed_rows, reader_table, same_divisor, tap_places
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
-from pullback.window import Readers, Window
+from pullback.window import Window
 
 SCATTER_BYTES = 512 << 10  # of a block at most, where it is made in scratch
 WOVEN_BYTES = 12 << 10  # of the phases of a block, which are made and woven in the first-level cache
@@ -160,8 +160,11 @@ def gather_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners with vectors of channels: where windows overlap so much that scattering costs more."""
     problem = simplified(problem)
     shape, window = shape_of(problem), in_three(problem.window)
-    given, pieces, scratch = _flat_rows(shape)
-    given |= _reader_tables(_readers(window)) | {"dy": None, "winners": None, "dx": None, "axes": axis_table(window)}
+    given, pieces, stage = _flat_rows(shape)
+    lines, scratch = lines_in_scratch(window, False, stage)
+    given |= lines | {
+        "dy": None, "winners": None, "dx": None, "axes": axis_table(window), "col_readers": reader_table(window.readers(2)),
+    }  # fmt: skip
     compiled = code(variant(problem, CHANNELS, "max_grad", rule=False))
     return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
@@ -180,16 +183,6 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     return given, -(-total // block), stage
 
 
-def _readers(window: Window) -> list[Readers]:
-    """Who reads each cell, along the three axes of a window."""
-    return [window.readers(axis) for axis in range(3)]
-
-
-def _reader_tables(readers: Sequence[Readers]) -> dict[str, Any]:
-    names = ("depth_readers", "row_readers", "col_readers")
-    return {name: reader_table(axis) for name, axis in zip(names, readers, strict=True)}
-
-
 @lru_cache(maxsize=1024)
 def avg_plan(problem: Problem) -> Plan:
     """avg_pool_grad with vectors of channels."""
@@ -197,12 +190,14 @@ def avg_plan(problem: Problem) -> Plan:
     shape, window = shape_of(problem), in_three(problem.window)
     assert problem.divisor is not None
     row_div, col_div = divisors(problem)
-    readers = _readers(window)
+    readers = [window.readers(axis) for axis in range(3)]
     depth_same, row_same, col_same = (
         same_divisor(np.maximum(window.axis_divisor(axis, problem.divisor), 1), readers[axis]) for axis in range(3)
     )
-    given, pieces, scratch = _flat_rows(shape)
-    given |= _reader_tables(readers) | {
+    given, pieces, stage = _flat_rows(shape)
+    lines, scratch = lines_in_scratch(window, False, stage)
+    given |= lines | {
+        "col_readers": reader_table(readers[2]),
         "dy": None, "dx": None, "axes": axis_table(window), "row_div": row_div, "col_div": col_div,
         "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
     }  # fmt: skip
@@ -268,17 +263,30 @@ def phases_plan(problem: Problem) -> Plan:
         "out_rows": out_rows, "out_row": shape.out_row, "stride_d": stride_d, "stride_h": stride_h, "stride_w": stride_w,
         "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
         "highest": int(shifts.max(initial=0)), "outputs": shape.images * shape.out_rows * shape.out_row, "direct": int(direct),
-        "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "axes": axis_table(window),
-        "total_rows": shape.images * shape.out_rows, "all_taps": window.tap_count, "tap_parts": _tap_parts(window),
+        "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "images": shape.images,
+        "image_outputs": shape.out_rows * shape.out_row, **_border_tables(window),
     }  # fmt: skip
     return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
 
 
-def _tap_parts(window: Window) -> Any:
-    """Plane, row and column of each tap; 0 where every window lies wholly inside the input."""
-    if all((window.tap_ranges(axis)[1] == window.kernel[axis]).all() for axis in range(3)):
-        return 0
-    return np.stack(np.unravel_index(np.arange(window.tap_count), window.kernel), axis=1).astype(np.int64)
+def _border_tables(window: Window) -> dict[str, Any]:
+    """The outputs of an image whose windows stick out of it, and which of their taps do: codes that only a false winner has.
+
+    Windows that have the same taps inside, per axis, are of one kind.
+    """
+    numbers, kinds, outside = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_)
+    for axis in range(3):
+        ranges, kind = np.unique(np.stack(window.tap_ranges(axis), axis=1), axis=0, return_inverse=True)
+        taps, outputs = np.arange(window.kernel[axis]), np.arange(window.output_size[axis])
+        out = (taps < ranges[:, :1]) | (taps >= ranges.sum(axis=1)[:, None])
+        outside = (outside[:, None, :, None] | out[:, None, :]).reshape(len(outside) * len(out), -1)
+        kinds = (kinds[:, None] * len(ranges) + kind.ravel()).ravel()
+        numbers = (numbers[:, None] * len(outputs) + outputs).ravel()
+    sticks_out = np.take(outside.any(axis=1), kinds)
+    faults = np.zeros((len(outside), 256), np.uint8)
+    faults[:, : window.tap_count] = outside
+    border = np.stack([numbers[sticks_out], kinds[sticks_out]], axis=1)
+    return {"border": border, "border_count": len(border), "false_codes": faults}
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,41 @@ def reader_table(readers: Readers) -> Ints:
     """The steps of output and tap from one reader to the next, then first output, first tap and count for each cell."""
     rows = np.stack([readers.first, readers.first_tap, readers.count], axis=1)
     return np.concatenate([np.array([readers.step, readers.tap_step], np.int64), rows.ravel()])
+
+
+def sources(window: Window, axis: int, forward: bool) -> Readers:
+    """What each target of an axis takes, at even steps: an output its cells (`forward`), a cell the outputs that read it."""
+    if not forward:
+        return window.readers(axis)
+    taps, counts = window.tap_ranges(axis)
+    starts = np.arange(len(taps), dtype=np.int64) * window.stride[axis] - window.pad_low[axis]
+    return Readers(starts + taps * window.dilation[axis], window.dilation[axis], taps, 1, counts)
+
+
+def line_table(window: Window, forward: bool) -> tuple[Ints, int]:
+    """The lines that each target row of a three-axis window takes, and how many a row has at the most.
+
+    First four steps (see kernels/pool_windows.py), then for each row its first line, planes, rows in each and first tap.
+    """
+    planes, lines = sources(window, 0, forward), sources(window, 1, forward)
+    _, kernel_rows, kernel_cols = window.kernel
+    size = (window.input_size if forward else window.output_size)[1]
+    table = np.empty((len(planes.first), len(lines.first), 4), np.int64)
+    table[..., 0] = planes.first[:, None] * size + lines.first
+    table[..., 1], table[..., 2] = planes.count[:, None], lines.count
+    table[..., 3] = (planes.first_tap[:, None] * kernel_rows + lines.first_tap) * kernel_cols
+    steps = (planes.step * size, lines.step, planes.tap_step * kernel_rows * kernel_cols, lines.tap_step * kernel_cols)
+    return np.concatenate([np.array(steps, np.int64), table.ravel()]), int(planes.count.max() * lines.count.max())
+
+
+def lines_in_scratch(window: Window, forward: bool, scratch: int) -> tuple[dict[str, Any], int]:
+    """Arguments of kernels that go by lines, which they write behind what is used of scratch, and its new end."""
+    table, most = line_table(window, forward)
+    start = -(-scratch // 64) * 64
+    return {"line_table": table, "lines_start": start}, start + LINE_BYTES * most
+
+
+LINE_BYTES = 24  # of an entry of the lines that kernels write
 
 
 def same_divisor(divisor: Ints, readers: Readers) -> Ints:
@@ -52,17 +88,15 @@ class Lists:
 
 
 def _axis_lists(window: Window, axis: int, forward: bool) -> Lists:
-    """The entries of one axis: the cells an output reads (`forward`), or the outputs that read a cell, ascending."""
-    if forward:
-        taps, counts = window.tap_ranges(axis)
-        starts = np.arange(len(taps), dtype=np.int64) * window.stride[axis] - window.pad_low[axis]
-        firsts, step, tap_step = starts + taps * window.dilation[axis], window.dilation[axis], 1
-    else:
-        readers = window.readers(axis)
-        firsts, step, taps, tap_step, counts = readers.first, readers.step, readers.first_tap, readers.tap_step, readers.count
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    number = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], counts)  # of an entry within its target
-    return Lists(ptr, np.repeat(firsts, counts) + number * step, np.repeat(taps, counts) + number * tap_step)
+    """The entries of one axis."""
+    found = sources(window, axis, forward)
+    ptr = np.concatenate([[0], np.cumsum(found.count)]).astype(np.int64)
+    number = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], found.count)  # of an entry within its target
+    return Lists(
+        ptr,
+        np.repeat(found.first, found.count) + number * found.step,
+        np.repeat(found.first_tap, found.count) + number * found.tap_step,
+    )
 
 
 def rows(window: Window, forward: bool) -> Lists:

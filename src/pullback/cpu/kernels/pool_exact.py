@@ -20,16 +20,15 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
     first_wins = ties == "first"
 
     @inline
-    def one_window(x, width, channels, lines, cells, above):
+    def one_window(x, lines, cells, above):
         """Value and winner of one window, cell by cell: the rule itself."""
-        row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
+        line_at, line_count = lines
         cell0, count, step, col_tap, _ = cells
         best, winner, has = get(x), NONE, False
-        for i in range(planes * rows):
-            a, e = i // rows, i % rows
-            line = x + (row + a * plane_step + e * row_step) * width * SIZE
+        for e in range(line_count):
+            line, tap = x + (get_int(line_at + 24 * e) + cell0) * SIZE, get_int(line_at + 24 * e + 8) + col_tap
             for k in range(count):
-                cell = get(line + (cell0 + k * step) * channels * SIZE)
+                cell = get(line + k * step * SIZE)
                 better = cell > best if first_wins else cell >= best
                 if not has:
                     wins = True
@@ -40,7 +39,7 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
                 else:
                     wins = better
                 if wins:
-                    best, winner, has = cell, tap + a * plane_taps + e * row_taps + col_tap + k, True
+                    best, winner, has = cell, tap + k, True
         if has and losers and ((floor and not best > above) or (not floor and best != best)):
             winner, has = NONE, False
         return best, winner, has
@@ -51,8 +50,7 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
         stay_outline()
         for i in range(col_axis[0] * channels):
             col, c = i // channels, i % channels
-            cells, width = cells_read(col_axis, col), col_axis[1] * channels
-            value, tap, has = one_window(x + c * SIZE, width, channels, lines, cells, above)
+            value, tap, has = one_window(x + c * SIZE, lines, cells_read(col_axis, channels, col), above)
             if y:
                 if has:
                     put(y + i * SIZE, value)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import LINE, fence, within
-from pullback.cpu.kernels.pool_windows import axis_of, readers_of, taps_inside
+from pullback.cpu.kernels.native import LINE, fence
+from pullback.cpu.kernels.pool_windows import readers_in, readers_of
 from pullback.cpu.kernels.rows import make_rows
-from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.kernels.vectors import choose, equal, get_byte, get_int, inline, outline, put_int, stay_outline
 
 
 def make_won(group, safe):
@@ -59,7 +59,7 @@ def make_summed(group):
 
 
 def build(lanes: Any) -> dict[str, Any]:
-    V, SIZE, WIDE, WINNER, get_winner = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size, lanes.get_winner
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     quad = lanes.times(4)
     Q = quad.count
     store, store_some, stream, store_wide = quad.store, quad.store_some, quad.stream, quad.store_wide
@@ -171,47 +171,35 @@ def build(lanes: Any) -> dict[str, Any]:
             target += size * SIZE
 
     @outline
-    def has_false_winner(winners, row, channels, depth_axis, row_axis, col_axis, tap_parts, taps):
-        """Whether a window of an output row says that a tap outside the input won. tap_parts: plane, row and column of each tap."""
+    def has_false_winner(winners, channels, border, border_count, false_codes):
+        """Whether a window of an image that sticks out says that a tap outside the input won.
+
+        border: the number of each such output in its image, and of its kind; false_codes: a byte a code for each kind, 1 where
+        the tap lies outside.
+        """
         stay_outline()
-        rows = depth_axis[0] * row_axis[0]
-        cols, kernel_cols = col_axis[0], col_axis[2]
-        _, d0, planes = taps_inside(depth_axis, row % rows // row_axis[0])
-        _, h0, lines = taps_inside(row_axis, row % row_axis[0])
-        whole = planes == depth_axis[2] and lines == row_axis[2]
-        found, col = False, 0
-        while col < cols:
-            _, w0, count = taps_inside(col_axis, col)
-            if whole and count == kernel_cols:  # so are its neighbours, up to the first that sticks out at the end
-                reach = col_axis[1] - 1 - (kernel_cols - 1) * col_axis[4] - col_axis[5]
-                col = max(col, reach // col_axis[3]) + 1
-                continue
-            for i in range(col * channels, col * channels + channels):
-                tap = get_winner(winners + (row * cols * channels + i) * WINNER)
-                if tap < taps:
-                    part = tap_parts + 24 * tap
-                    inside = within(get_int(part) - d0, planes) and within(get_int(part + 8) - h0, lines)
-                    if not (inside and within(get_int(part + 16) - w0, count)):
-                        found = True
-            col += 1
-        return found
+        faults = 0
+        for i in range(border_count):
+            codes, kind = winners + get_int(border + 16 * i) * channels, false_codes + 256 * get_int(border + 16 * i + 8)
+            for c in range(channels):
+                faults |= get_byte(kind + get_byte(codes + c))
+        return faults != 0
 
     def max_grad(
-        piece, scratch, dy, winners, dx, faults, pieces, total_rows, axes, tap_parts, all_taps, group, units,
+        piece, scratch, dy, winners, dx, faults, border, border_count, false_codes, images, image_outputs, pieces, group, units,
         blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, out_row,
         stride_d, stride_h, stride_w, channels, ptr, shifts, taps, lowest, highest, outputs, direct, streams,
         row_distance, phase_start, distance,
     ):  # fmt: skip
         """A unit is a block of phase rows of a plane: block_rows * stride_h input rows.
 
-        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself. tap_parts: 0 where no window sticks out.
+        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
         """
         streams = streams and dx % LINE == 0
         per_depth = blocks // in_depth
-        if tap_parts:
-            depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
-            for row in range(piece * total_rows // pieces, (piece + 1) * total_rows // pieces):
-                if has_false_winner(winners, row, channels, depth_axis, row_axis, col_axis, tap_parts, all_taps):
+        if border_count:
+            for image in range(piece * images // pieces, (piece + 1) * images // pieces):
+                if has_false_winner(winners + image * image_outputs, channels, border, border_count, false_codes):
                     put_int(faults, 1)
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
@@ -263,18 +251,19 @@ def build(lanes: Any) -> dict[str, Any]:
         per_depth = blocks // in_depth
         areas, pitch, out_row = scratch + area_start, places_w * channels, cols * channels
         limit = dy + units // blocks * out_depth * out_rows * out_row * SIZE
+        depths = readers_in(depth_readers)
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
             depth, first = b // per_depth, b % per_depth * block_rows
             begin = first * stride_h
             end = min(begin + block_rows * stride_h, in_rows)
-            plane, _, planes, plane_step, _ = readers_of(depth_readers, depth)
+            plane, _, planes = readers_of(depths, depth)
             for e in range(planes):
                 for q in range(places_h):
                     row = first + low_h + q
                     line = areas + (e * area + q * pitch) * WIDE
                     if 0 <= row < out_rows:
-                        r = (plane + e * plane_step) * out_rows + row
+                        r = (plane + e * depths[1]) * out_rows + row
                         source = dy + (image * out_depth * out_rows + r) * out_row * SIZE
                         unpack(source, line, cols, channels, 1, low_w, places_w, 0, 0.0, limit)
                         if not uniform:  # the padding is divided too, and stays 0

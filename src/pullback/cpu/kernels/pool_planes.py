@@ -12,7 +12,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_windows import axis_of, cells_read, lines_read, taps_inside
+from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_steps, lines_of, taps_inside
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import (
     any_lane,
@@ -109,7 +109,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
 
     def max_forward(
         piece, scratch, x, y, winners, indices, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
-        block_rows, area_bytes, sum_start, code_start, taps, tap_at, own_start, index_image, row_base, col_base, tap_base,
+        block_rows, area_bytes, sum_start, code_start, taps, tap_at, own_start, line_table, lines_start, index_image,
+        row_base, col_base, tap_base,
         empty: float, above: float,
     ):  # fmt: skip
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
@@ -140,8 +141,9 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 target = y + at * SIZE if y else 0
                 again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
                 if again or odd:
-                    lines = lines_read(depth_axis, row_axis, col_axis[2], r)
-                    look_again(volume, target, own, channels, lines, col_axis, empty, above)
+                    steps = line_steps(line_table)
+                    line, _, lines = lines_of(scratch + lines_start, NO_LINES, line_table, steps, in_row, r)
+                    look_again(volume + line * in_row * SIZE, target, own, channels, lines, col_axis, empty, above)
                 if indices:
                     base = image * index_image + get_int(row_base + 8 * r)
                     index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
@@ -159,7 +161,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
 
     def avg_forward(
         piece, scratch, x, y, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
-        block_rows, area_bytes, sum_start, taps, tap_at, row_div, col_div, empty: float,
+        block_rows, area_bytes, sum_start, taps, tap_at, line_table, lines_start, row_div, col_div, empty: float,
     ):  # fmt: skip
         """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
@@ -194,9 +196,10 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                     rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
                     store_some(target + j * SIZE, rest, length - j)
                 if empty != 0.0:
-                    lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+                    steps = line_steps(line_table)
+                    _, _, lines = lines_of(scratch + lines_start, NO_LINES, line_table, steps, in_row, r)
                     for k in range(length):
-                        if lines[1] * lines[2] * cells_read(col_axis, k // channels)[1] == 0:
+                        if lines[1] * cells_read(col_axis, channels, k // channels)[1] == 0:
                             put(target + k * SIZE, empty)
 
     return {

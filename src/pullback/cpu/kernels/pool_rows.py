@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_windows import axis_of, cells_read, lines_read
+from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_steps, lines_of
 from pullback.cpu.kernels.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
 
 
@@ -79,18 +79,16 @@ def build(
             """A register of neighbouring outputs whose first tap lies at column `at`. inside: no lane need be masked."""
             best, winner, odd = splat(start), splat_winner(NONE), invert(equal(splat(0.0), splat(0.0)))
             step = stride if dilation == 1 else 1
-            row, planes, rows, plane_step, row_step, tap, plane_taps, row_taps = lines
-            for a in range(planes):
-                for e in range(rows):
-                    line = x + (row + a * plane_step + e * row_step) * width * SIZE
-                    base = tap + a * plane_taps + e * row_taps
-                    for k in range(0, kernel, step):
-                        col = at + k * dilation
-                        if inside:
-                            cells = load(line + col * SIZE, REACH)
-                        else:
-                            cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
-                        best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
+            line_at, line_count = lines
+            for e in range(line_count):
+                line, base = x + get_int(line_at + 24 * e) * SIZE, get_int(line_at + 24 * e + 8)
+                for k in range(0, kernel, step):
+                    col = at + k * dilation
+                    if inside:
+                        cells = load(line + col * SIZE, REACH)
+                    else:
+                        cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
+                    best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
             return best, winner, odd
 
         return outputs
@@ -101,11 +99,10 @@ def build(
     def inside_row(x, at, n, width, lines, kernel, dilation, limit):
         """Whether n outputs from column `at` on read only cells of their rows, and a whole register none past the array."""
         reach = at + (kernel - 1) * dilation
-        row, planes, rows, plane_step, row_step, _, _, _ = lines
-        if at < 0 or reach + (n - 1) * stride >= width or planes * rows == 0:
+        line_at, line_count = lines
+        if at < 0 or reach + (n - 1) * stride >= width or line_count == 0:
             return False
-        last = row + (planes - 1) * plane_step + (rows - 1) * row_step
-        return x + (last * width + reach + REACH + stride) * SIZE <= limit
+        return x + (get_int(line_at + 24 * (line_count - 1)) + reach + REACH + stride) * SIZE <= limit
 
     @outline
     def max_row(x, y, winners, lines, col_axis, above, limit):
@@ -136,22 +133,26 @@ def build(
     look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
 
     def max_forward(
-        piece, scratch, x, y, winners, indices, block, images, rows, axes, index_image, row_base, col_base, tap_base,
-        empty: float, above: float,
+        piece, scratch, x, y, winners, indices, block, images, rows, axes, line_table, lines_start, index_image, row_base,
+        col_base, tap_base, empty: float, above: float,
     ):  # fmt: skip
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
+        known, steps = NO_LINES, line_steps(line_table)
+        image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
-            image, r = row // rows, row % rows
             own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
-            source, target = x + image * source_image * SIZE, y + row * cols * SIZE if y else 0
-            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
+            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, col_axis[1], r)
+            source, target = x + (image * source_image + line * col_axis[1]) * SIZE, y + row * cols * SIZE if y else 0
             if max_row(source, target, own, lines, col_axis, above, limit):
                 look_again(source, target, own, 1, lines, col_axis, empty, above)
             if indices:
                 base = image * index_image + get_int(row_base + 8 * r)
                 index_row(indices + 8 * row * cols, own, cols, 1, base, col_base, tap_base)
+            r += 1
+            if r == rows:
+                image, r = image + 1, 0
 
     @outline
     def mean_row(x, y, lines, col_axis, row_divisor, col_div, share, limit):
@@ -174,21 +175,34 @@ def build(
                 store_some(y + j * SIZE, mean, n)
 
     def avg_forward(
-        piece, scratch, x, y, block, images, rows, axes, row_div, col_div, share: float, empty: float,
+        piece, scratch, x, y, block, images, rows, axes, line_table, lines_start, row_div, col_div, share: float, empty: float,
     ):  # fmt: skip
         """col_div: one wide divisor per output column. Divisors of empty windows are 1, their sums 0."""
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
+        known, steps = NO_LINES, line_steps(line_table)
+        image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
-            image, r = row // rows, row % rows
             target = y + row * cols * SIZE
-            lines = lines_read(depth_axis, row_axis, col_axis[2], r)
-            source, row_divisor = x + image * source_image * SIZE, float(get_int(row_div + 8 * r))
-            mean_row(source, target, lines, col_axis, row_divisor, col_div, share, limit)
+            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, col_axis[1], r)
+            row_divisor = float(get_int(row_div + 8 * r))
+            mean_row(
+                x + (image * source_image + line * col_axis[1]) * SIZE,
+                target,
+                lines,
+                col_axis,
+                row_divisor,
+                col_div,
+                share,
+                limit,
+            )
             if empty != 0.0:
                 for col in range(cols):
-                    if lines[1] * lines[2] * cells_read(col_axis, col)[1] == 0:
+                    if lines[1] * cells_read(col_axis, 1, col)[1] == 0:
                         put(target + col * SIZE, empty)
+            r += 1
+            if r == rows:
+                image, r = image + 1, 0
 
     return {"max_forward": max_forward, "avg_forward": avg_forward}

@@ -16,8 +16,11 @@ from pullback.cpu.kernels.vectors import get_int, get_int32, inline, outline, pu
 AHEAD = 2048  # elements zeroed before they are reached
 
 
-def make_scatter(lanes: Any) -> tuple[Any, Any]:
-    """(scatter_rows, finish): add rows of dy into a block of wide sums; complete a block and move it to dx."""
+def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, Any]:
+    """(scatter_rows, finish): add rows of dy into a block of wide sums; complete a block and move it to dx.
+
+    checks_rows: whether a tap above or below its plane may meet a cell of another plane.
+    """
     SIZE, WIDE, WINNER, V = lanes.size, lanes.compute_size, lanes.winner_size, lanes.count
     get, get_wide, put_wide, get_winner = lanes.get, lanes.get_wide, lanes.put_wide, lanes.get_winner
     load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
@@ -30,8 +33,7 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
     ):  # fmt: skip
         """Output rows need_row[i0 .. i1] of one image into a block that starts `start` elements into it.
 
-        row_cells: the row of its plane in which each output row's windows begin, or 0 where no tap above or below a plane can meet
-        another plane.
+        row_cells: the row of its plane in which each output row's windows begin.
 
         tap_at, tap_cell, tap_row: where each tap lies from its window's first cell, as a place, a column and a row; behind the
         taps, numbers that lie in no block. firsts, cells: where the windows of `span` columns begin. reach: how far a row's cells
@@ -63,7 +65,7 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
                 for b in range(count):
                     first = get_int(row_base + 8 * (r + b)) - start + col_first + col * col_step
                     winners = codes + ((r + b) * code_step + at) * WINNER
-                    row_cell = get_int(row_cells + 8 * (r + b)) if row_cells else 0
+                    row_cell = get_int(row_cells + 8 * (r + b)) if checks_rows else 0
                     if WINNER == 1 and many:
                         target = places + 4 * b * length
                         for j in range(0, length, MANY):
@@ -86,7 +88,7 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
                             tap = min(get_winner(winners + k * WINNER), taps)
                             place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
                             col_inside = within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols)
-                            row_inside = not row_cells or within(row_cell + get_int(tap_row + 8 * tap), in_rows)
+                            row_inside = not checks_rows or within(row_cell + get_int(tap_row + 8 * tap), in_rows)
                             if col_inside and row_inside and within(place, zeroed):
                                 spot = out + place * WIDE
                                 put_wide(spot, get_wide(spot) + get(values + (b * length + k) * SIZE))
@@ -116,7 +118,8 @@ def make_scatter(lanes: Any) -> tuple[Any, Any]:
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE, WINNER = lanes.size, lanes.compute_size, lanes.winner_size
     get, get_wide, put_wide = lanes.get, lanes.get_wide, lanes.put_wide
-    scatter_rows, finish = make_scatter(lanes)
+    scatter_rows, finish = make_scatter(lanes, many_places, False)
+    scatter_rows_of_planes, _ = make_scatter(lanes, many_places_in_rows, True)
 
     def max_grad(
         piece, scratch, dy, winners, dx, group, units, blocks, rows, cols, channels, source_rows, source_cols,
@@ -130,12 +133,13 @@ def build(lanes: Any) -> dict[str, Any]:
             target = dx + (image * rows + first) * in_row * SIZE
             out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
             at = image * source_rows * out_row
-            zeroed = scatter_rows(
+            args = (
                 dy + at * SIZE, winners + at * WINNER, out, zeroed, size, first * in_row,
                 need_row, get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8), row_base, source_cols, channels,
                 col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, tap_row, row_cells, cols, plane_rows, span, firsts,
                 cells, reach, many, code_steps, scratch + places_start, out_row,
             )  # fmt: skip
+            zeroed = scatter_rows_of_planes(*args) if row_cells else scatter_rows(*args)
             finish(target, out, zeroed, size)
 
     def max_grad_from_x(

@@ -1,12 +1,14 @@
 """Which cells a window reads, and which outputs read a cell, along three axes: (depths and rows) as lines, columns as cells.
 
-lines = (first row, planes, rows in each, row step from plane to plane and from row to row, tap and its two steps); rows and taps
-are numbered through all planes, taps by rows of the window times its columns. cells = (first column, count, step, tap, tap step).
+The plan says for each target row which lines it takes (first line, planes, rows in each, first tap). A kernel writes them into
+scratch, once for all columns and for the next rows as long as only the first line moves: where each line begins from the first one
+on, its tap, its number from the first one on (24 bytes). lines = (that table, its entries); cells = (where the first one lies in a
+line, count, step, tap, step of the taps). Places and steps count elements: `width` of them are a line, `channels` a cell.
 """
 
 from __future__ import annotations
 
-from pullback.cpu.kernels.vectors import get_int, inline
+from pullback.cpu.kernels.vectors import get_int, inline, put_int
 
 
 @inline
@@ -29,43 +31,56 @@ def taps_inside(axis, output):
     return start + t0 * dilation, t0, max(0, t1 - t0)
 
 
-@inline
-def lines_read(depth_axis, row_axis, kernel_cols, row):
-    """The lines that an output row reads."""
-    plane, plane_tap, planes = taps_inside(depth_axis, row // row_axis[0])
-    line, line_tap, rows = taps_inside(row_axis, row % row_axis[0])
-    in_rows, kernel_rows = row_axis[1], row_axis[2]
-    tap = (plane_tap * kernel_rows + line_tap) * kernel_cols
-    steps = (depth_axis[4] * in_rows, row_axis[4], tap, kernel_rows * kernel_cols, kernel_cols)
-    return (plane * in_rows + line, planes, rows, *steps)
+NO_LINES = (-1, -1, -1)
 
 
 @inline
-def cells_read(col_axis, col):
+def line_steps(table):
+    """How lines and taps count from plane to plane and from row to row, out of the plan's table."""
+    return get_int(table), get_int(table + 8), get_int(table + 16), get_int(table + 24)
+
+
+@inline
+def lines_of(target, known, table, steps, width, row):
+    """(first line, what to know next time, lines) of a target row. Lines that are there already are not written again."""
+    at = table + 32 + 32 * row
+    found = (get_int(at + 8), get_int(at + 16), get_int(at + 24))
+    planes, rows, tap = found
+    if planes != known[0] or rows != known[1] or tap != known[2]:
+        plane_step, row_step, plane_taps, row_taps = steps
+        entry = target
+        for a in range(planes):
+            for e in range(rows):
+                line = a * plane_step + e * row_step
+                put_int(entry, line * width)
+                put_int(entry + 8, tap + a * plane_taps + e * row_taps)
+                put_int(entry + 16, line)
+                entry += 24
+    return get_int(at), found, (target, planes * rows)
+
+
+@inline
+def cells_read(col_axis, channels, col):
     """The cells of a line that an output column reads."""
     cell, tap, count = taps_inside(col_axis, col)
-    return cell, count, col_axis[4], tap, 1
+    return cell * channels, count, col_axis[4] * channels, tap, 1
 
 
 @inline
-def readers_of(table, cell):
-    """(first output, its tap, count, steps of both) of the outputs that read a cell of an axis."""
-    at = table + 16 + 24 * cell
-    return get_int(at), get_int(at + 8), get_int(at + 16), get_int(table), get_int(table + 8)
+def readers_in(table):
+    """The plan's table of who reads each cell of an axis: where it begins, the steps of outputs and taps."""
+    return table + 16, get_int(table), get_int(table + 8)
 
 
 @inline
-def lines_reading(depth_readers, row_readers, in_rows, out_rows, kernel_rows, kernel_cols, row):
-    """The output lines that read an input row."""
-    plane, plane_tap, planes, plane_step, plane_tap_step = readers_of(depth_readers, row // in_rows)
-    line, line_tap, rows, line_step, line_tap_step = readers_of(row_readers, row % in_rows)
-    tap = (plane_tap * kernel_rows + line_tap) * kernel_cols
-    taps = (tap, plane_tap_step * kernel_rows * kernel_cols, line_tap_step * kernel_cols)
-    return (plane * out_rows + line, planes, rows, plane_step * out_rows, line_step, *taps)
+def readers_of(readers, cell):
+    """(first output, its tap, count) of the outputs that read a cell of an axis."""
+    at = readers[0] + 24 * cell
+    return get_int(at), get_int(at + 8), get_int(at + 16)
 
 
 @inline
-def cells_reading(col_readers, col):
+def cells_reading(col_readers, channels, col):
     """The output columns that read an input column."""
-    cell, tap, count, step, tap_step = readers_of(col_readers, col)
-    return cell, count, step, tap, tap_step
+    cell, tap, count = readers_of(col_readers, col)
+    return cell * channels, count, col_readers[1] * channels, tap, col_readers[2]
