@@ -244,7 +244,7 @@ class Window:
     def reaches_crop(self) -> bool:
         """Whether the last window of some axis reaches past what a negative high pad leaves, as rounding up may have it."""
         return any(
-            self.pad_high[axis] < 0
+            self.readable(axis) < self.input_size[axis]
             and self.tap_cell(axis, self.output_size[axis] - 1, self.kernel[axis] - 1) >= self.readable(axis)
             for axis in range(self.rank)
         )

@@ -285,7 +285,7 @@ def _border_tables(window: Window) -> dict[str, Any]:
     sticks_out = np.take(outside.any(axis=1), kinds)
     faults = np.zeros((len(outside), 256), np.uint8)
     faults[:, : window.tap_count] = outside
-    border = np.stack([numbers[sticks_out], kinds[sticks_out]], axis=1)
+    border = np.stack([numbers[sticks_out], kinds[sticks_out] * 256], axis=1)
     return {"border": border, "border_count": len(border), "false_codes": faults}
 
 

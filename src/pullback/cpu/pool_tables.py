@@ -44,17 +44,24 @@ def sources(window: Window, axis: int, forward: bool) -> Readers:
 def line_table(window: Window, forward: bool) -> tuple[Ints, int]:
     """The lines that each target row of a three-axis window takes, and how many a row has at the most.
 
-    First four steps (see kernels/pool_windows.py), then for each row its first line, planes, rows in each and first tap.
+    The steps of lines and of taps from plane to plane and from row to row; how many kinds of rows there are; planes, rows in each
+    and first tap of each kind; first line and kind of each row.
     """
     planes, lines = sources(window, 0, forward), sources(window, 1, forward)
     _, kernel_rows, kernel_cols = window.kernel
     size = (window.input_size if forward else window.output_size)[1]
-    table = np.empty((len(planes.first), len(lines.first), 4), np.int64)
-    table[..., 0] = planes.first[:, None] * size + lines.first
-    table[..., 1], table[..., 2] = planes.count[:, None], lines.count
-    table[..., 3] = (planes.first_tap[:, None] * kernel_rows + lines.first_tap) * kernel_cols
+    (plane_kinds, plane_kind), (row_kinds, row_kind) = (
+        np.unique(np.stack([axis.count, axis.first_tap], axis=1), axis=0, return_inverse=True) for axis in (planes, lines)
+    )
+    kinds = np.empty((len(plane_kinds), len(row_kinds), 3), np.int64)
+    kinds[..., 0], kinds[..., 1] = plane_kinds[:, :1], row_kinds[:, 0]
+    kinds[..., 2] = (plane_kinds[:, 1:] * kernel_rows + row_kinds[:, 1]) * kernel_cols
+    rows = np.empty((len(planes.first), len(lines.first), 2), np.int64)
+    rows[..., 0] = planes.first[:, None] * size + lines.first
+    rows[..., 1] = plane_kind.reshape(-1, 1) * len(row_kinds) + row_kind.ravel()
     steps = (planes.step * size, lines.step, planes.tap_step * kernel_rows * kernel_cols, lines.tap_step * kernel_cols)
-    return np.concatenate([np.array(steps, np.int64), table.ravel()]), int(planes.count.max() * lines.count.max())
+    head = np.array([*steps, len(plane_kinds) * len(row_kinds)], np.int64)
+    return np.concatenate([head, kinds.ravel(), rows.ravel()]), int(planes.count.max() * lines.count.max())
 
 
 def lines_in_scratch(window: Window, forward: bool, scratch: int) -> tuple[dict[str, Any], int]:

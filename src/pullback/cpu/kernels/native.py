@@ -95,6 +95,16 @@ def in_order(context: Any) -> Any:
 
 
 @intrinsic
+def opaque(context: Any, value: Any) -> Any:
+    """A number whose origin the compiler forgets, or it would keep vectors that count along wherever the number is spread."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", args, side_effect=False)
+
+    return types.int64(types.int64), emit
+
+
+@intrinsic
 def within(context: Any, offset: Any, size: Any) -> Any:
     """Whether 0 <= offset < size, in one comparison; the compiler is told to expect it."""
 

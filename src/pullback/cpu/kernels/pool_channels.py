@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.kernels.native import LINE, fence, in_order, stream_bytes
+from pullback.cpu.kernels.native import LINE, fence, in_order, opaque, stream_bytes
 from pullback.cpu.kernels.pool_rules import make_loses, make_takes
-from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, cells_reading, line_steps, lines_of, readers_in
+from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, cells_reading, line_kinds, lines_of, readers_in
 from pullback.cpu.kernels.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
@@ -63,7 +63,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                         cell = load(at, n)
                         wins = takes(cell, best)
                         best = choose(wins, cell, best)
-                        winner = choose(wins, splat_winner(tap + k), winner)
+                        winner = choose(wins, splat_winner(opaque(tap + k)), winner)
                         at += step * SIZE
                 if losers:
                     none = loses(best, above)
@@ -98,12 +98,12 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, in_row = col_axis[0], col_axis[1] * channels
         source_image = depth_axis[1] * row_axis[1] * in_row
-        known, steps = NO_LINES, line_steps(line_table)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
         image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
             at = row * cols * channels
             own = scratch if indices and not winners else (winners + at * WINNER if winners else 0)
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, in_row, r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, in_row, r)
             source = x + (image * source_image + line * in_row) * SIZE
             for col in range(cols):
                 out = y + (at + col * channels) * SIZE if y else 0
@@ -156,10 +156,10 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         first, last = piece * block, min(piece * block + block, images * rows)
         target = dx + first * width
         begin = scratch if stage else target
-        known, steps = NO_LINES, line_steps(line_table)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
         image, r = first // rows, first % rows
         for row in range(first, last):
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, out_row, r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, out_row, r)
             at = image * source_image + line * out_row
             for col in range(col_axis[1]):
                 out = begin + (row - first) * width + col * channels * SIZE
@@ -245,10 +245,10 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, in_row = col_axis[0], col_axis[1] * channels
         source_image = depth_axis[1] * row_axis[1] * in_row
-        known, steps = NO_LINES, line_steps(line_table)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
         image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, in_row, r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, in_row, r)
             source = x + (image * source_image + line * in_row) * SIZE
             row_divisor = get_int(row_div + 8 * r)
             for col in range(cols):
@@ -279,10 +279,11 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         first, last = piece * block, min(piece * block + block, images * rows)
         target = dx + first * width
         begin = scratch if stage else target
-        known, steps, divisor, share = NO_LINES, line_steps(line_table), 0, 0.0
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
+        divisor, share = 0, 0.0
         image, r = first // rows, first % rows
         for row in range(first, last):
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, out_row, r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, out_row, r)
             source, target_row = dy + (image * source_image + line * out_row) * SIZE, begin + (row - first) * width
             same_row = get_int(row_same + 8 * r)
             for col in range(col_axis[1]):

@@ -174,16 +174,16 @@ def build(lanes: Any) -> dict[str, Any]:
     def has_false_winner(winners, channels, border, border_count, false_codes):
         """Whether a window of an image that sticks out says that a tap outside the input won.
 
-        border: the number of each such output in its image, and of its kind; false_codes: a byte a code for each kind, 1 where
-        the tap lies outside.
+        border: the number of each such output in its image, and where the codes of its kind begin; false_codes: a byte for each
+        code, 1 where the tap lies outside.
         """
         stay_outline()
-        faults = 0
         for i in range(border_count):
-            codes, kind = winners + get_int(border + 16 * i) * channels, false_codes + 256 * get_int(border + 16 * i + 8)
+            codes, kind = winners + get_int(border + 16 * i) * channels, false_codes + get_int(border + 16 * i + 8)
             for c in range(channels):
-                faults |= get_byte(kind + get_byte(codes + c))
-        return faults != 0
+                if get_byte(kind + get_byte(codes + c)):
+                    return True
+        return False
 
     def max_grad(
         piece, scratch, dy, winners, dx, faults, border, border_count, false_codes, images, image_outputs, pieces, group, units,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_steps, lines_of, taps_inside
+from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_kinds, lines_of, taps_inside
 from pullback.cpu.kernels.rows import make_rows
 from pullback.cpu.kernels.vectors import (
     any_lane,
@@ -141,8 +141,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 target = y + at * SIZE if y else 0
                 again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
                 if again or odd:
-                    steps = line_steps(line_table)
-                    line, _, lines = lines_of(scratch + lines_start, NO_LINES, line_table, steps, in_row, r)
+                    kinds = line_kinds(line_table)
+                    line, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
                     look_again(volume + line * in_row * SIZE, target, own, channels, lines, col_axis, empty, above)
                 if indices:
                     base = image * index_image + get_int(row_base + 8 * r)
@@ -196,8 +196,8 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                     rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
                     store_some(target + j * SIZE, rest, length - j)
                 if empty != 0.0:
-                    steps = line_steps(line_table)
-                    _, _, lines = lines_of(scratch + lines_start, NO_LINES, line_table, steps, in_row, r)
+                    kinds = line_kinds(line_table)
+                    _, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
                     for k in range(length):
                         if lines[1] * cells_read(col_axis, channels, k // channels)[1] == 0:
                             put(target + k * SIZE, empty)

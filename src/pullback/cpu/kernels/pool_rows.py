@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.cpu.kernels.pool_exact import make_exact
 from pullback.cpu.kernels.pool_rules import MINUS_INFINITY, make_takes
-from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_steps, lines_of
+from pullback.cpu.kernels.pool_windows import NO_LINES, axis_of, cells_read, line_kinds, lines_of
 from pullback.cpu.kernels.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
 
 
@@ -139,11 +139,11 @@ def build(
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
-        known, steps = NO_LINES, line_steps(line_table)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
         image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
             own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, col_axis[1], r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, col_axis[1], r)
             source, target = x + (image * source_image + line * col_axis[1]) * SIZE, y + row * cols * SIZE if y else 0
             if max_row(source, target, own, lines, col_axis, above, limit):
                 look_again(source, target, own, 1, lines, col_axis, empty, above)
@@ -181,11 +181,11 @@ def build(
         depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
         limit = x + images * source_image * SIZE
-        known, steps = NO_LINES, line_steps(line_table)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
         image, r = piece * block // rows, piece * block % rows
         for row in range(piece * block, min(piece * block + block, images * rows)):
             target = y + row * cols * SIZE
-            line, known, lines = lines_of(scratch + lines_start, known, line_table, steps, col_axis[1], r)
+            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, col_axis[1], r)
             row_divisor = float(get_int(row_div + 8 * r))
             mean_row(
                 x + (image * source_image + line * col_axis[1]) * SIZE,

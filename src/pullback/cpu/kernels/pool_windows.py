@@ -1,9 +1,9 @@
 """Which cells a window reads, and which outputs read a cell, along three axes: (depths and rows) as lines, columns as cells.
 
-The plan says for each target row which lines it takes (first line, planes, rows in each, first tap). A kernel writes them into
-scratch, once for all columns and for the next rows as long as only the first line moves: where each line begins from the first one
-on, its tap, its number from the first one on (24 bytes). lines = (that table, its entries); cells = (where the first one lies in a
-line, count, step, tap, step of the taps). Places and steps count elements: `width` of them are a line, `channels` a cell.
+The plan says for each target row its first line and its kind: rows of one kind take the same lines from the first one on. A kernel
+writes these into scratch, once for all columns and all rows of a kind that follow each other: where each line begins, its tap, its
+number (24 bytes). lines = (that table, its entries); cells = (where the first one lies in a line, count, step, tap, step of the
+taps). Places and steps count elements: `width` of them are a line, `channels` a cell.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ def taps_inside(axis, output):
     return start + t0 * dilation, t0, max(0, t1 - t0)
 
 
-NO_LINES = (-1, -1, -1)
+NO_LINES = -1  # a kind that no row has
 
 
 @inline
-def line_steps(table):
-    """How lines and taps count from plane to plane and from row to row, out of the plan's table."""
-    return get_int(table), get_int(table + 8), get_int(table + 16), get_int(table + 24)
+def line_kinds(table):
+    """The plan's table of lines: where its rows begin (first line and kind), where its kinds do, and the table itself."""
+    kinds = table + 40
+    return kinds + 24 * get_int(table + 32), kinds, table
 
 
 @inline
-def lines_of(target, known, table, steps, width, row):
-    """(first line, what to know next time, lines) of a target row. Lines that are there already are not written again."""
-    at = table + 32 + 32 * row
-    found = (get_int(at + 8), get_int(at + 16), get_int(at + 24))
-    planes, rows, tap = found
-    if planes != known[0] or rows != known[1] or tap != known[2]:
-        plane_step, row_step, plane_taps, row_taps = steps
+def lines_of(target, known, lines, kinds, width, row):
+    """(first line, kind, lines) of a target row; `lines` are those that have been written for the kind `known`."""
+    at = kinds[0] + 16 * row
+    kind = get_int(at + 8)
+    if kind != known:
+        steps, this = kinds[2], kinds[1] + 24 * kind
+        planes, rows, tap = get_int(this), get_int(this + 8), get_int(this + 16)
         entry = target
         for a in range(planes):
             for e in range(rows):
-                line = a * plane_step + e * row_step
+                line = a * get_int(steps) + e * get_int(steps + 8)
                 put_int(entry, line * width)
-                put_int(entry + 8, tap + a * plane_taps + e * row_taps)
+                put_int(entry + 8, tap + a * get_int(steps + 16) + e * get_int(steps + 24))
                 put_int(entry + 16, line)
                 entry += 24
-    return get_int(at), found, (target, planes * rows)
+        lines = (target, planes * rows)
+    return get_int(at), kind, lines
 
 
 @inline
