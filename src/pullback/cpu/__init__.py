@@ -65,6 +65,8 @@ def _phases_can(problem: Problem) -> str | None:
         return "it weaves single elements, not cells of several channels"
     if problem.winner_dtype.itemsize > 1:
         return "it looks for false winners among the codes of a byte, and this window has more taps"
+    if math.prod(problem.output_shape[1:]) >= 1 << 31:
+        return "it finds the border of an image by numbers of 31 bits"
     if not is_flat(window):
         return "it needs as many outputs along each axis as the axis has cells per stride"
     return None

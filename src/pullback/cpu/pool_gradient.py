@@ -264,12 +264,12 @@ def phases_plan(problem: Problem) -> Plan:
         "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
         "highest": int(shifts.max(initial=0)), "outputs": shape.images * shape.out_rows * shape.out_row, "direct": int(direct),
         "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "images": shape.images,
-        "image_outputs": shape.out_rows * shape.out_row, **_border_tables(window),
+        "image_outputs": shape.out_rows * shape.out_row, **_border_tables(window, shape.channels),
     }  # fmt: skip
     return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
 
 
-def _border_tables(window: Window) -> dict[str, Any]:
+def _border_tables(window: Window, channels: int) -> dict[str, Any]:
     """The outputs of an image whose windows stick out of it, and which of their taps do: codes that only a false winner has.
 
     Windows that have the same taps inside, per axis, are of one kind.
@@ -285,7 +285,9 @@ def _border_tables(window: Window) -> dict[str, Any]:
     sticks_out = np.take(outside.any(axis=1), kinds)
     faults = np.zeros((len(outside), 256), np.uint8)
     faults[:, : window.tap_count] = outside
-    border = np.stack([numbers[sticks_out], kinds[sticks_out] * 256], axis=1)
+    places = (numbers[sticks_out][:, None] * channels + np.arange(channels)).ravel()
+    border = np.stack([places, np.repeat(kinds[sticks_out], channels) * 256], axis=1).astype(np.int32)
+    border = np.concatenate([border, border[:1].repeat(-len(border) % 4, axis=0)])
     return {"border": border, "border_count": len(border), "false_codes": faults}
 
 

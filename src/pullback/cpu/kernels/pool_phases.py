@@ -18,7 +18,7 @@ from typing import Any
 from pullback.cpu.kernels.native import LINE, fence
 from pullback.cpu.kernels.pool_windows import readers_in, readers_of
 from pullback.cpu.kernels.rows import make_rows
-from pullback.cpu.kernels.vectors import choose, equal, get_byte, get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.kernels.vectors import choose, equal, get_byte, get_int, get_int32, inline, outline, put_int, stay_outline
 
 
 def make_won(group, safe):
@@ -171,18 +171,19 @@ def build(lanes: Any) -> dict[str, Any]:
             target += size * SIZE
 
     @outline
-    def has_false_winner(winners, channels, border, border_count, false_codes):
+    def has_false_winner(winners, border, border_count, false_codes):
         """Whether a window of an image that sticks out says that a tap outside the input won.
 
-        border: the number of each such output in its image, and where the codes of its kind begin; false_codes: a byte for each
-        code, 1 where the tap lies outside.
+        border: where the winner of each such output lies in its image and where the codes of its kind begin, int32, four at a
+        time; false_codes: a byte for each code, 1 where the tap lies outside.
         """
         stay_outline()
-        for i in range(border_count):
-            codes, kind = winners + get_int(border + 16 * i) * channels, false_codes + get_int(border + 16 * i + 8)
-            for c in range(channels):
-                if get_byte(kind + get_byte(codes + c)):
-                    return True
+        for i in range(0, border_count, 4):
+            faults = 0
+            for j in range(i, i + 4):  # unrolled
+                faults |= get_byte(false_codes + get_int32(border + 8 * j + 4) + get_byte(winners + get_int32(border + 8 * j)))
+            if faults:
+                return True
         return False
 
     def max_grad(
@@ -199,7 +200,7 @@ def build(lanes: Any) -> dict[str, Any]:
         per_depth = blocks // in_depth
         if border_count:
             for image in range(piece * images // pieces, (piece + 1) * images // pieces):
-                if has_false_winner(winners + image * image_outputs, channels, border, border_count, false_codes):
+                if has_false_winner(winners + image * image_outputs, border, border_count, false_codes):
                     put_int(faults, 1)
         for unit in range(piece * group, min(piece * group + group, units)):
             image, b = unit // blocks, unit % blocks
