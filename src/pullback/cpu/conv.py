@@ -13,13 +13,12 @@ from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
-from pullback.cpu.conv_filter import filter_plan
+from pullback.cpu.conv_filter import FilterPlan, filter_plan
 from pullback.cpu.conv_pointwise import pointwise_plan, takes_pointwise
 from pullback.cpu.filter_memory import FilterOrder, in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
-from pullback.reference import conv as reference
 from pullback.registry import CPU, register_kernel
 from pullback.rules import Array
 
@@ -28,35 +27,55 @@ MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fi
 MOST_TURNED_BYTES = 8 << 20
 
 
-def run_sweep(make_plan: Callable[[Problem, FilterOrder], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
-    """conv (source is x) or conv_grad_input (source is dy)."""
+def _sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None) -> Array:
     source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
     plan = make_plan(problem, order)
-    forward = problem.op == "conv"
-    target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
     start = -(-address_of(packed) // LINE) * LINE
     plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
-    if faults[0]:  # padding made of zeros would spoil what it should leave alone
-        return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
-    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start)
+    if faults[0]:
+        plan = make_plan(problem, order, False)  # whose panels are the same
+    target = mended
+    if target is None:
+        target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
+        if not plan.covers:
+            target.fill(0)
+    more = {"redo": int(mended is not None)} if make_plan is direct_plan else {}
+    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
     return target
 
 
+def run_sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy).
+
+    Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
+    """
+    return _sweep(make_plan, problem, source, filter, None)
+
+
+def mend(problem: Problem, source: Array, filter: Array, target: Array) -> None:
+    """Make again those blocks of a result, made by another kernel, that hold something that is not finite."""
+    _sweep(direct_plan, problem, source, filter, target)
+
+
 def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
-    """conv_grad_filter."""
+    """conv_grad_filter. What has met zeros that stand for no cell, and is not finite, is made again without them."""
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
-    plan = filter_plan(problem)
     target = new_array(problem.filter_shape, problem.dtype)
+    plan = filter_plan(problem)
+    _sum_filter(plan, dy, x, target)
+    if plan.checked and not np.isfinite(target).all():
+        _sum_filter(filter_plan(problem, False), dy, x, target)
+    return target
+
+
+def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
     workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
     start = -(-address_of(workspace) // LINE) * LINE
     a, b = (dy, x) if plan.swapped else (x, dy)
     plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
     if plan.finish:
         plan.finish.run(sums=start, target=address_of(target))
-    if plan.checked and not np.isfinite(target).all():  # a dy that is not finite has met zeros that stand for no cell
-        return reference.conv_grad_filter(problem, dy, x)
-    return target
 
 
 def not_empty(problem: Problem) -> str | None:
