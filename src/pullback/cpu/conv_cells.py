@@ -22,7 +22,7 @@ from pullback.cpu.conv_common import (
     wide_of,
     work_of,
 )
-from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
+from pullback.cpu.conv_sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
@@ -67,6 +67,8 @@ def costs(problem: Problem) -> tuple[float, float]:
 
 def prefers_cells(problem: Problem) -> bool:
     """Whether vectors over cells take less time than over produced channels, with some reserve."""
+    if lies_far(problem.window):
+        return False
     cells, channels = costs(problem)
     return cells < 0.95 * channels
 
@@ -139,4 +141,4 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
     check = padded and sweep.is_padded
-    return ConvPlan(pack_plan(problem, sweep, places, terms, order, check), swept, packed_bytes, sweep.covers)
+    return ConvPlan(pack_plan(problem, sweep, places, terms, order, check), swept, packed_bytes, sweep.target_cells)

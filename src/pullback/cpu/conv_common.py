@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,14 @@ Table = np.ndarray[Any, Any]
 class ConvPlan:
     """Two jobs, one after the other: the filter into panels, then the convolution.
 
-    `pack` reports a filter that is not finite where `sweep` would multiply it by zeros that stand for no cell. `covers`: whether
-    `sweep` writes all target cells; the others are zero.
+    `pack` reports a filter that is not finite where `sweep` would multiply it by zeros that stand for no cell. `target_cells`:
+    by axis, of which cells of the result the target is made; the others are zero.
     """
 
     pack: Plan
     sweep: Plan
     packed_bytes: int
-    covers: bool
+    target_cells: tuple[Table, ...] | None
 
 
 def wide_of(problem: Problem) -> int:
@@ -76,7 +77,7 @@ def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int
     return rows, total, starts
 
 
-def phase_words(sweep: Sweep, starts: list[int], grid: list[int], pitches: tuple[int, int, int]) -> Table:
+def phase_words(sweep: Sweep, starts: list[int], grid: list[int], pitches: Sequence[int]) -> Table:
     """The table of phases as the sweeping kernels read it (kernels/tap_ranges.py). pitches: bytes from place to place, by axis."""
     words: list[int] = []
     for phase, start in zip(sweep.phases, starts, strict=True):

@@ -73,7 +73,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
 
     def area(images: int, rows: int, cols: int) -> int:
         made = images * rows * h.target_step * cols * w.target_step * d.target_step * 2 * v * wide if buffered else 0
-        return images * depth * h.places(rows) * w.places(cols) * place + made
+        return images * depth * h.kept_places(rows) * w.kept_places(cols) * place + made
 
     budget = l2 * 2 // 5
     by_images = _runs_over_images(sweep)
@@ -130,28 +130,37 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         grid[2] = 1  # channels_first rows are transposed whole, which is quicker than picking cells
     reach = [(axis.high - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
     hop = [axis.source_step // grid[i] if counts[i] > 1 else 0 for i, axis in enumerate(sweep.axes)]
+    # Cells of taps that lie far apart are packed tap by tap.
+    apart, parts, tap_grid = [0, 0, 0], [1, 1, 1], list(grid)
+    for i, axis in enumerate(sweep.axes):
+        if not in_place and i > 0 and axis.lies_apart(counts[i]):
+            parts[i], apart[i] = len(axis.phases[0].taps), abs(axis.phases[0].offsets.step)
+            grid[i], tap_grid[i], reach[i], hop[i] = axis.source_step, apart[i], 1, int(counts[i] > 1)
+    part_places = [(count - 1) * hop[i] + reach[i] for i, count in enumerate(counts)]
     if in_place:
         place, line, plane, volume = s_cell, s_row, s_plane, s_image
     else:
         place = blocks.channels * wide
         if hop[2] * place % 1024 == 0:
             place += LINE  # the rows of a tile would share a few sets of the first-level cache
-        line = ((blocks.cols - 1) * hop[2] + reach[2]) * place
-        plane = ((blocks.rows - 1) * hop[1] + reach[1]) * line
+        line = parts[2] * part_places[2] * place
+        plane = parts[1] * part_places[1] * line
         volume = reach[0] * plane
+    part_bytes = [0, part_places[1] * line, part_places[2] * place]
     runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
     # Taps of one row whose cells follow each other are one longer stretch of terms.
     row_taps = len(w.phases[0].offsets)
     side_by_side = all(
         len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases
     )
-    one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS
+    one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS and parts[2] == 1
     merged = max(1, row_taps) if one_run and side_by_side else 1
     # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
     asks = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
     stretch = stretch_of(blocks.channels) if asks else blocks.channels * merged
     cuts = -(-blocks.channels * merged // stretch)
-    words = phase_words(sweep, starts, grid, (plane, line, place))
+    pitches = [part if of > 1 else pitch for pitch, part, of in zip((plane, line, place), part_bytes, parts, strict=True)]
+    words = phase_words(sweep, starts, tap_grid, pitches)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
@@ -173,10 +182,11 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
-        "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
+        "parts_h": parts[1], "parts_w": parts[2], "apart_h": apart[1], "apart_w": apart[2], "part_h": part_bytes[1],
+        "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "table_start": table_start, "cuts": cuts,
-        "cut_bytes": stretch * wide, "buffered": int(buffered), "covers": int(sweep.covers), "redo": None,
+        "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
     }  # fmt: skip
@@ -185,4 +195,4 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
     swept = make_plan(compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
-    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.covers)
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)

@@ -89,4 +89,4 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     compiled = code(Variant("conv_pointwise", "sweep", problem.dtype.name))
     swept = make_plan(compiled, sweep.images * sweep.groups * pieces_each, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
-    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, False), swept, packed_bytes, True)
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, False), swept, packed_bytes, None)

@@ -8,7 +8,7 @@ All of it is arithmetic on a few numbers for each axis: taps and offsets are ran
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -21,7 +21,8 @@ from pullback.window import Window
 
 Ints = npt.NDArray[np.int64]
 
-MOST_IDLE_PHASES = 8  # residues of a stride among which those without taps are phases, too; beyond, their cells are left out
+FAR_CELLS, FAR_OUTPUTS, FAR_SHARE = 4096, 16, 64  # see lies_far
+MOST_IDLE = 8  # residues of a stride among which those without taps are phases, too; beyond, their cells are left out
 
 
 @dataclass(frozen=True)
@@ -67,34 +68,41 @@ def forward_phase(window: Window, axis: int) -> AxisPhase:
 
 
 def gradient_phases(window: Window, axis: int) -> tuple[AxisPhase, ...]:
-    """The phases of an axis of an input gradient, by start: base u is cell u * stride + start, which outputs u + offset read.
+    """The phases of an axis of an input gradient that have taps: base u is cell u * stride + start, which outputs u + offset read.
 
-    Cells of a residue that no tap reaches are a phase without taps; not so, where residues are many (see `covers`).
+    In the order of their starts.
     """
     n, k = window.input_size[axis], window.kernel[axis]
     s, d, p = window.stride[axis], window.dilation[axis], window.pad_low[axis]
     common = math.gcd(s, d)
-    found = {}
+    found = []
     for t in range(min(k, s // common)):  # the next tap of the same residue is s // common further
         start = (t * d - p) % s
         if start < n:
             taps = range(t, k, s // common)
             offsets = _evenly((start + p - t * d) // s, -(d // common), len(taps))
-            found[start] = AxisPhase(start, -(-(n - start) // s), taps, offsets)
-    residues = min(s, n)
-    idle = range(residues) if residues <= MOST_IDLE_PHASES else range(0 if found else 1)
-    for start in idle:
-        found.setdefault(start, AxisPhase(start, -(-(n - start) // s), range(0), range(0)))
-    return tuple(found[start] for start in sorted(found))
+            found.append(AxisPhase(start, -(-(n - start) // s), taps, offsets))
+    return tuple(sorted(found, key=lambda phase: phase.start))
+
+
+def with_idle(phases: tuple[AxisPhase, ...], n: int, s: int) -> tuple[AxisPhase, ...]:
+    """Phases of an axis of n cells and those without taps, one for each residue of the stride s."""
+    found = {phase.start: phase for phase in phases}
+    return tuple(
+        found.get(start) or AxisPhase(start, -(-(n - start) // s), range(0), range(0)) for start in range(min(s, n))
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class AxisSweep:
+    """target_cells: where the target cells belong in an axis of which they are a part, the others being zero; None if all do."""
+
     source_size: int
     target_size: int
     source_step: int
     target_step: int
     phases: tuple[AxisPhase, ...]
+    target_cells: Ints | None = None
 
     @property
     def bases(self) -> int:
@@ -110,11 +118,6 @@ class AxisSweep:
         """The last source cell that a tap of base 0 reads."""
         return max((phase.high for phase in self.phases if phase.offsets), default=0)
 
-    @property
-    def covers(self) -> bool:
-        """Whether each target cell belongs to a phase; those that do not are zero."""
-        return sum(phase.count for phase in self.phases) == self.target_size
-
     def grid(self, block: int) -> int:
         """Distance of the source cells that a block of bases can read."""
         steps = [self.source_step if block > 1 else 0]
@@ -126,6 +129,15 @@ class AxisSweep:
     def places(self, block: int) -> int:
         """Cells of that distance from the first one read to the last one."""
         return ((block - 1) * self.source_step + self.high - self.low) // self.grid(block) + 1
+
+    def lies_apart(self, block: int) -> bool:
+        """Whether most of these cells lie between those that the taps read: then each tap's own cells are fewer."""
+        taps = len(self.phases[0].taps)
+        return len(self.phases) == 1 and taps > 1 and 2 * taps * block < self.places(block)
+
+    def kept_places(self, block: int) -> int:
+        """Cells that are kept of a block: all from the first one to the last one, or those of each tap."""
+        return len(self.phases[0].taps) * block if self.lies_apart(block) else self.places(block)
 
     def taps_met(self) -> float:
         """The share of taps that meet a source cell, over all bases."""
@@ -148,7 +160,10 @@ class AxisSweep:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A whole problem: images, three axes, channels within a group, and which filter axis is summed over."""
+    """A whole problem: images, three axes, channels within a group, and which filter axis is summed over.
+
+    target_cells: for each axis of the problem the cells that the target is made of, if not all.
+    """
 
     images: int
     axes: tuple[AxisSweep, AxisSweep, AxisSweep]
@@ -156,6 +171,7 @@ class Sweep:
     source_channels: int
     target_channels: int
     tap_kernel: tuple[int, int, int]
+    target_cells: tuple[Ints, ...] | None
 
     @property
     def phases(self) -> list[tuple[AxisPhase, AxisPhase, AxisPhase]]:
@@ -165,10 +181,6 @@ class Sweep:
     @property
     def is_padded(self) -> bool:
         return any(axis.is_padded for axis in self.axes)
-
-    @property
-    def covers(self) -> bool:
-        return all(axis.covers for axis in self.axes)
 
     @property
     def most_taps(self) -> int:
@@ -193,9 +205,18 @@ def _axis(window: Window, axis: int, forward: bool) -> AxisSweep:
     if forward:
         step = window.stride[axis] if o > 1 else 1
         return AxisSweep(n, o, step, 1, (forward_phase(window, axis).alive(step, n),))
-    return AxisSweep(
-        o, n, 1, window.stride[axis], tuple(phase.alive(1, o) for phase in gradient_phases(window, axis))
-    )  # fmt: skip
+    s = window.stride[axis]
+    phases = tuple(phase.alive(1, o) for phase in gradient_phases(window, axis))
+    if min(s, n) <= MOST_IDLE:
+        return AxisSweep(o, n, 1, s, with_idle(phases, n, s))
+    phases = tuple(phase for phase in phases if phase.taps) or (AxisPhase(0, -(-n // s), range(0), range(0)),)
+    if len(phases) == min(s, n):
+        return AxisSweep(o, n, 1, s, phases)
+    # The cells that have taps, side by side: the phases follow each other round and round, up to the last cell.
+    starts, counts = np.array([phase.start for phase in phases]), [phase.count for phase in phases]
+    cells = (np.arange(max(counts), dtype=np.int64)[:, None] * s + starts).reshape(-1)[: sum(counts)]
+    packed = tuple(replace(phase, start=place) for place, phase in enumerate(phases))
+    return AxisSweep(o, len(cells), 1, len(phases), packed, cells)
 
 
 def _is_plain(axis: AxisSweep) -> bool:
@@ -213,6 +234,9 @@ def sweep_of(problem: Problem) -> Sweep:
     """The sweep of `conv` or `conv_grad_input`, over as few axes as its layout allows."""
     window, forward = problem.window, problem.op == "conv"
     axes = [_axis(window, axis, forward) for axis in range(window.rank)]
+    target_cells = None
+    if any(axis.target_cells is not None for axis in axes):
+        target_cells = tuple(np.arange(axis.target_size) if axis.target_cells is None else axis.target_cells for axis in axes)
     kernel = list(window.kernel)
     # An axis whose other taps reach nothing looks plain, but its tap numbers still count them.
     plain = [_is_plain(axis) and taps == 1 for axis, taps in zip(axes, kernel, strict=True)]
@@ -238,5 +262,26 @@ def sweep_of(problem: Problem) -> Sweep:
         produced, summed = summed, produced
     return Sweep(
         images, (axes[0], axes[1], axes[2]), problem.groups, summed // problem.groups, produced // problem.groups,
-        (kernel[0], kernel[1], kernel[2]),
+        (kernel[0], kernel[1], kernel[2]), target_cells,
     )  # fmt: skip
+
+
+def lies_far(window: Window) -> bool:
+    """Whether a few outputs read few cells far from each other: too far to keep all the cells between them at hand.
+
+    Kernels other than the direct ones would.
+    """
+    return any(
+        (FAR_OUTPUTS - 1) * (s if o > 1 else 0) + (k - 1) * d > max(FAR_CELLS, FAR_SHARE * k)
+        for o, k, s, d in zip(window.output_size, window.kernel, window.stride, window.dilation, strict=True)
+    )
+
+
+def settled(problem: Problem) -> Problem:
+    """The same problem, with no stride beyond the window where no second window follows."""
+    window = problem.window
+    spans = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilation, strict=True)]
+    strides = tuple(
+        min(s, e) if o == 1 else s for s, e, o in zip(window.stride, spans, window.output_size, strict=True)
+    )  # fmt: skip
+    return problem if strides == window.stride else replace(problem, window=replace(window, stride=strides))

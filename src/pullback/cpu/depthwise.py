@@ -9,7 +9,10 @@ import numpy as np
 
 from pullback.cpu import depthwise_cells, depthwise_flat, depthwise_planes, depthwise_slide
 from pullback.cpu.addresses import address_of
+from pullback.cpu.conv import direct_filter, run_sweep
 from pullback.cpu.conv_common import lanes_of
+from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.conv_sweep import lies_far, settled
 from pullback.cpu.depthwise_cells import FilterPlans
 from pullback.cpu.memory import new_array
 from pullback.problem import Problem
@@ -56,6 +59,9 @@ def _in_place(problem: Problem) -> Any:
 
 def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array:
     """Forward or input gradient. Weights that are not finite must not meet zeros beyond the ends: their plan skips those taps."""
+    problem = settled(problem)
+    if lies_far(problem.window):
+        return run_sweep(direct_plan, problem, source, filter)
     last = problem.layout == "channels_last"
     weights = _weights_last(problem, filter) if last else _wide(problem, filter)
     source = np.ascontiguousarray(source)
@@ -71,6 +77,9 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
 
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     """What has met zeros beyond the ends, and is not finite, is made again without them."""
+    problem = settled(problem)
+    if lies_far(problem.window):
+        return direct_filter(problem, dy, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)
     last = problem.layout == "channels_last"

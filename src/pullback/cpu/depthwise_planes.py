@@ -62,8 +62,7 @@ def _side(window: Window, axis: int, forward: bool) -> Side:
         ]
         return Side(found.low, found.places(1) - 1, [taps])
     phases = {phase.start: phase for phase in gradient_phases(window, axis)}
-    low = min(0, *(phase.low for phase in phases.values() if phase.offsets), 0)
-    high = max(0, *(phase.high for phase in phases.values() if phase.offsets), 0)
+    low, high = min([0, *(phase.low for phase in phases.values())]), max([0, *(phase.high for phase in phases.values())])
     lists: list[list[Tap]] = [[] for _ in range(s)]
     for start, phase in phases.items():
         ends = zip(*(numbers.tolist() for numbers in phase.met(1, o)), strict=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pullback.cpu.conv_sweep import gradient_phases
+from pullback.cpu.conv_sweep import gradient_phases, with_idle
 from pullback.cpu.pool_tables import Lists
 from pullback.window import Window
 
@@ -85,7 +85,7 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
             Columns(start, step, -(-(o - start) // step), start * s - p, unit, step * s, k, 0, 1) for start in range(min(step, o))
         )
     found = []
-    for phase in gradient_phases(window, axis):
+    for phase in with_idle(gradient_phases(window, axis), window.input_size[axis], s):
         taps = len(phase.taps)
         apart = d // common if taps > 1 else 1  # from one tap of a phase to the next one
         step = apart if apart <= MOST_CLASSES else 1

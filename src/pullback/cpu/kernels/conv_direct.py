@@ -1,7 +1,7 @@
 """Direct convolution with vectors over the produced channels: tiles of target cells by channels, summed over (tap, channel).
 
 A piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
-a block of channels at a time, or read in place where nothing is padded. Results go straight to the target, or through a block in
+a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results go straight to the target, or through a block in
 scratch where they must be narrowed or turned into channels_first.
 
 Taps above, below and beside the source are left out, but for those of a run along a row, which meet zeros there. Where weights are
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.kernels.conv_area import make_area
-from pullback.cpu.kernels.native import fence, fill_zero
+from pullback.cpu.kernels.native import fence
 from pullback.cpu.kernels.runs import make_runs
 from pullback.cpu.kernels.tap_ranges import AXIS_WORDS, tap_place, tap_range, whole_range
 from pullback.cpu.kernels.tiles import ADDED, FRESH, STREAMED, make_asking_tiles, tile_size
@@ -150,14 +150,14 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         groups, ranges, range_blocks, depths, row_blocks, col_blocks, block_images, block_rows, block_cols,
         images, rows, cols, in_depth, in_rows, in_cols, source_cell, source_channel, source_row, source_plane, source_image,
         source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
-        reach_w,
+        reach_w, parts_h, parts_w, apart_h, apart_w, part_h, part_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
         n_count, n_padded, terms, phases, phase_table, columns, runs, table_start, cuts, cut_bytes, panels, stream, stretch,
         ahead_table, lines,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
-        target_channel, buffered, buffer_start, buffer_n, covers, redo,
+        target_channel, buffered, buffer_start, buffer_n, redo,
     ):  # fmt: skip
-        """redo: only where the target holds something that is not finite. covers: whether phases make all cells of a block."""
+        """redo: only where the target holds something that is not finite."""
         n_range, rest = piece % ranges, piece // ranges
         group, rest = rest % groups, rest // groups
         w0, rest = rest % col_blocks * block_cols, rest // col_blocks
@@ -184,8 +184,6 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             i1 - i0, td1 - td0, th1 - th0, tw1 - tw0, last_n - first_n,
         ):  # fmt: skip
             return
-        if buffered and not covers:
-            fill_zero(c_base, (i1 - i0) * c_image)
         for c0 in range(0, channels, block_channels):
             size = min(block_channels, channels - c0)
             last_block = c0 + size == channels
@@ -197,15 +195,18 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 for i in range(i1 - i0):
                     for d in range(reach_d):
                         depth = d0 * step_d + low_d + d * grid_d
-                        for h in range((h1 - h0 - 1) * hop_h + reach_h):
-                            row = h0 * step_h + low_h + h * grid_h
-                            inside = 0 <= depth < in_depth and 0 <= row < in_rows
-                            pack_row(
-                                x + i * source_image + depth * source_plane + row * source_row + c0 * source_channel,
-                                source_channel, source_cell, in_cols if inside else NO_CELLS, w0 * step_w + low_w, grid_w,
-                                (w1 - w0 - 1) * hop_w + reach_w, size,
-                                area + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
-                            )  # fmt: skip
+                        for part in range(parts_h):
+                            for h in range((h1 - h0 - 1) * hop_h + reach_h):
+                                row = h0 * step_h + low_h + part * apart_h + h * grid_h
+                                inside = 0 <= depth < in_depth and 0 <= row < in_rows
+                                cells = in_cols if inside else NO_CELLS
+                                from_row = x + i * source_image + depth * source_plane + row * source_row + c0 * source_channel
+                                to = area + i * volume_bytes + d * plane_bytes + part * part_h + h * line_bytes
+                                for q in range(parts_w):
+                                    pack_row(
+                                        from_row, source_channel, source_cell, cells, w0 * step_w + low_w + q * apart_w, grid_w,
+                                        (w1 - w0 - 1) * hop_w + reach_w, size, to + q * part_w, place_bytes,
+                                    )  # fmt: skip
             for n0 in range(first_n, last_n, panels * 2 * V):
                 n = min(panels * 2 * V, last_n - n0)
                 panel = packed + (group * n_padded + n0) * terms * WIDE
