@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,51 +14,103 @@ from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_cells import cells_plan, prefers_cells
 from pullback.cpu.conv_common import LINE, ConvPlan
 from pullback.cpu.conv_direct import direct_plan
-from pullback.cpu.conv_filter import filter_plan
+from pullback.cpu.conv_filter import FilterPlan, filter_plan
 from pullback.cpu.conv_pointwise import pointwise_plan, prefers_pointwise, takes_pointwise
+from pullback.cpu.conv_sweep import lies_far
 from pullback.cpu.filter_memory import FilterOrder, in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
 from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
-from pullback.reference import conv as reference
 from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
+from pullback.window import Window, axis_slices
 
 BYTE = np.dtype(np.uint8)
 MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fill vectors in place
 MOST_TURNED_BYTES = 8 << 20
 
 
-def run_sweep(make_plan: Callable[[Problem, FilterOrder], ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
-    """conv (source is x) or conv_grad_input (source is dy)."""
+def _sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None) -> Array:
     source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
     plan = make_plan(problem, order)
-    forward = problem.op == "conv"
-    target = new_array(problem.output_shape if forward else problem.input_shape, problem.dtype)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
     start = -(-address_of(packed) // LINE) * LINE
     plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
-    if faults[0]:  # padding made of zeros would spoil what it should leave alone
-        return (reference.conv if forward else reference.conv_grad_input)(problem, source, filter)
-    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start)
-    return target
+    if faults[0]:
+        plan = make_plan(problem, order, False)  # whose panels are the same
+    made = problem.output_shape if problem.op == "conv" else problem.input_shape
+    places = None
+    if plan.target_cells is not None:
+        places = tuple(map(np.arange, made[:1])) + _in_layout(problem, plan.target_cells, np.arange(problem.channels_in))
+    target = mended
+    if target is None or places is not None:
+        target = new_array(made if places is None else tuple(map(len, places)), problem.dtype)
+    more = {"redo": int(target is mended)} if make_plan is direct_plan else {}
+    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
+    if places is None:
+        return target
+    result = new_array(made, problem.dtype) if mended is None else mended
+    result.fill(0)
+    result[np.ix_(*places)] = target
+    return result
+
+
+def _in_layout(problem: Problem, spatial: tuple[Any, ...], channels: Any) -> tuple[Any, ...]:
+    return (*spatial, channels) if problem.layout == "channels_last" else (channels, *spatial)
+
+
+def run_sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy).
+
+    Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
+    """
+    return _sweep(make_plan, problem, source, filter, None)
+
+
+def mend(problem: Problem, source: Array, filter: Array, target: Array) -> None:
+    """Make again those blocks of a result, made by another kernel, that hold something that is not finite."""
+    _sweep(direct_plan, problem, source, filter, target)
 
 
 def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
-    """conv_grad_filter."""
+    """conv_grad_filter. What has met zeros that stand for no cell, and is not finite, is made again without them."""
+    if problem.window.tap_count > 1 and lies_far(problem.window):
+        return _filter_by_taps(problem, dy, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
-    plan = filter_plan(problem)
     target = new_array(problem.filter_shape, problem.dtype)
+    plan = filter_plan(problem)
+    _sum_filter(plan, dy, x, target)
+    if plan.checked and not np.isfinite(target).all():
+        _sum_filter(filter_plan(problem, False), dy, x, target)
+    return target
+
+
+def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
+    """The filter gradient tap by tap, each from the cells that it reads and the outputs that read them."""
+    window, last = problem.window, problem.layout == "channels_last"
+    target = new_array(problem.filter_shape, problem.dtype)
+    target.fill(0)
+    ones, zeros = (1,) * window.rank, (0,) * window.rank
+    for tap in window.taps():
+        outputs, cells = (axis_slices(last, slices) for slices in window.tap_slices(tap))
+        read = np.ascontiguousarray(x[cells])
+        sizes = read.shape[1:-1] if last else read.shape[2:]
+        if 0 in sizes:
+            continue
+        alone = replace(problem, window=Window(sizes, sizes, ones, ones, ones, zeros, zeros))
+        made = direct_filter(alone, dy[outputs], read)
+        target[(*tap, ...) if last else (..., *tap)] = made.reshape(target.shape[-2:] if last else target.shape[:2])
+    return target
+
+
+def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
     workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
     start = -(-address_of(workspace) // LINE) * LINE
     a, b = (dy, x) if plan.swapped else (x, dy)
     plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
     if plan.finish:
         plan.finish.run(sums=start, target=address_of(target))
-    if plan.checked and not np.isfinite(target).all():  # a dy that is not finite has met zeros that stand for no cell
-        return reference.conv_grad_filter(problem, dy, x)
-    return target
 
 
 def few_channels(problem: Problem) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
 
+from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.conv_common import (
     LINE,
@@ -17,11 +17,12 @@ from pullback.cpu.conv_common import (
     lanes_of,
     pack_plan,
     panel_terms,
+    phase_words,
     sweep_arguments,
     wide_of,
     work_of,
 )
-from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
+from pullback.cpu.conv_sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
@@ -66,6 +67,8 @@ def costs(problem: Problem) -> tuple[float, float]:
 
 def prefers_cells(problem: Problem) -> bool:
     """Whether vectors over cells take less time than over produced channels, with some reserve."""
+    if lies_far(problem.window):
+        return False
     cells, channels = costs(problem)
     return cells < 0.95 * channels
 
@@ -91,7 +94,8 @@ def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def cells_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
+def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
+    """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)
     d, h, w = sweep.axes
@@ -99,39 +103,42 @@ def cells_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     rows, cols = choose_block(problem, sweep)
     places, terms, starts = panel_terms(sweep, block_channels)
     n_count = sweep.target_channels
-    low = [min(axis.offsets) for axis in sweep.axes]
+    low = [axis.low for axis in sweep.axes]
     counts = (1, rows, cols)
     grid = [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
-    reach = [(max(axis.offsets) - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    reach = [(axis.high - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
     hop_h, split_rows = _splits(h, rows)
     hop_w, line = _splits(w, cols)
     split = split_rows * line
     lines = reach[0] * hop_h * hop_w * split
     plane = -(-(lines + 4 * v) * wide // LINE) * LINE
     plane += LINE if plane // LINE % 2 == 0 else 0  # an odd number of lines: planes spread over all sets of a cache
-    words: list[int] = []
     kept: list[Table] = []
-    for phase, start in zip(sweep.phases, starts, strict=True):
-        at = []
-        for offsets in product(*(axis.offsets for axis in phase)):
-            a, b, c = ((offset - low[i]) // grid[i] for i, offset in enumerate(offsets))
-            at.append((((a * hop_h + b % hop_h) * hop_w + c % hop_w) * split + b // hop_h * line + c // hop_w) * wide)
-        kept.append(np.array(at or [0], np.int64))
-        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, len(at)]
-        words.append(int(kept[-1].ctypes.data))
+    for phase in sweep.phases:
+        offsets = np.ix_(*(np.array(axis.offsets, np.int64) for axis in phase))
+        a, b, c = ((offset - low[i]) // grid[i] for i, offset in enumerate(offsets))
+        at = ((a * hop_h + b % hop_h) * hop_w + c % hop_w) * split + b // hop_h * line + c // hop_w
+        kept.append(np.append(at * wide, 0))  # never empty
+    words = phase_words(sweep, starts, grid, (0, 0, 0)).reshape(len(starts), -1)
+    words = np.append(words, np.array([[address_of(places_of)] for places_of in kept], np.int64), axis=1)
     buffer_row = -(-(rows * line + 4 * v) * wide // LINE) * LINE
     buffer_start = block_channels * plane + 4 * v * wide
     table_start = buffer_start + len(starts) * n_count * buffer_row
-    scratch = table_start + 8 * max(1, *(len(k) for k in kept))
+    taps, columns = sweep.most_taps, max(len(phase.taps) for phase in w.phases)
+    range_start = table_start + 8 * taps
+    scratch = range_start if padded else range_start + 8 * taps + 16 * (taps + columns)
     given = sweep_arguments(problem, sweep) | {
         "row_blocks": -(-h.bases // rows), "col_blocks": -(-w.bases // cols), "block_rows": rows, "block_cols": cols,
         "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
         "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
-        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": np.array(words, np.int64),
+        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": words.reshape(-1),
         "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
+        "range_start": range_start, "most_taps": taps,
     }  # fmt: skip
     pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups
     last = problem.layout == "channels_last"
-    compiled = code(Variant("conv_cells", "sweep", problem.dtype.name, (("first", not last),)))
+    compiled = code(Variant("conv_cells", "sweep" if padded else "skip", problem.dtype.name, (("first", not last),)))
     swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
-    return ConvPlan(pack_plan(problem, sweep, places, terms, order), swept, sweep.groups * given["n_padded"] * terms * wide)
+    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    check = padded and sweep.is_padded
+    return ConvPlan(pack_plan(problem, sweep, places, terms, order, check), swept, packed_bytes, sweep.target_cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,16 @@ Table = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """Two jobs, one after the other: the filter into panels, then the convolution."""
+    """Two jobs, one after the other: the filter into panels, then the convolution.
+
+    `pack` reports a filter that is not finite where `sweep` would multiply it by zeros that stand for no cell. `target_cells`:
+    by axis, of which cells of the result the target is made; the others are zero.
+    """
 
     pack: Plan
     sweep: Plan
     packed_bytes: int
+    target_cells: tuple[Table, ...] | None
 
 
 def wide_of(problem: Problem) -> int:
@@ -66,14 +72,28 @@ def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int
         starts.append(total)
         for c0 in range(0, channels, block_channels):
             size = min(block_channels, channels - c0)
-            for t in taps:
-                rows[t, c0 : c0 + size] = np.arange(total, total + size)
-                total += size
+            rows[taps, c0 : c0 + size] = total + np.arange(len(taps) * size).reshape(-1, size)
+            total += len(taps) * size
     return rows, total, starts
 
 
-def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder) -> Plan:
-    """The job that packs a filter that lies in memory in this order."""
+def phase_words(sweep: Sweep, starts: list[int], grid: list[int], pitches: Sequence[int]) -> Table:
+    """The table of phases as the sweeping kernels read it (kernels/tap_ranges.py). pitches: bytes from place to place, by axis."""
+    words: list[int] = []
+    for phase, start in zip(sweep.phases, starts, strict=True):
+        own = math.prod(len(axis.taps) for axis in phase)
+        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
+        for axis, swept, cells, pitch in zip(phase, sweep.axes, grid, pitches, strict=True):
+            if axis.offsets:
+                first, apart = (axis.offsets[0] - swept.low) // cells, axis.offsets.step
+                words += [len(axis.taps), axis.low, abs(apart), int(apart < 0), first * pitch, apart // cells * pitch]
+            else:
+                words += [0, 0, 1, 0, 0, 0]
+    return np.array(words, np.int64)
+
+
+def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool) -> Plan:
+    """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`."""
     size, v = problem.dtype.itemsize, lanes_of(problem)
     taps, summed = problem.window.tap_count, sweep.source_channels
     n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
@@ -89,7 +109,7 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
         runs, run, length, place = taps, tap_step, summed, rows
     blocks = -(-n_padded // (2 * v))
     given = {
-        "filter": None, "packed": None, "faults": None, "check": int(sweep.is_padded), "blocks": blocks, "block": 2 * v,
+        "filter": None, "packed": None, "faults": None, "check": int(check), "blocks": blocks, "block": 2 * v,
         "n_count": n_count, "n_padded": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
         "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
     }  # fmt: skip
@@ -137,7 +157,7 @@ def sweep_arguments(problem: Problem, sweep: Sweep) -> dict[str, Any]:
     given |= {f"out_{name}": value for name, value in zip(("depth", "rows", "cols"), target_size, strict=True)}
     given |= {name: axis.bases for name, axis in zip(("depths", "rows", "cols"), sweep.axes, strict=True)}
     for letter, axis in zip("dhw", sweep.axes, strict=True):
-        given |= {f"step_{letter}": axis.source_step, f"to_{letter}": axis.target_step, f"low_{letter}": min(axis.offsets)}
+        given |= {f"step_{letter}": axis.source_step, f"to_{letter}": axis.target_step, f"low_{letter}": axis.low}
     return given | {
         "source_group": sweep.source_channels * source[0], "target_group": sweep.target_channels * target[0],
         "channels": sweep.source_channels, "n_count": sweep.target_channels,

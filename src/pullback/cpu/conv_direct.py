@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
 
@@ -14,13 +13,13 @@ from pullback.cpu.conv_common import (
     LINE,
     PIECES,
     ConvPlan,
-    Table,
     even_parts,
     lanes_of,
     lines_ahead,
     moved_bytes,
     pack_plan,
     panel_terms,
+    phase_words,
     stretch_of,
     sweep_arguments,
     tile_rows,
@@ -35,6 +34,7 @@ from pullback.cpu.plan import make_plan
 from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
+ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2  # see kernels/conv_direct.py
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 
 
@@ -66,14 +66,14 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
     d, h, w = sweep.axes
-    taps = max(1, *(len(sweep.tap_numbers(phase)) for phase in sweep.phases))
+    taps = sweep.most_taps
     channels = even_parts(sweep.source_channels, max(v, l2 // 5 // (taps * 2 * v * wide)), v)
     place = channels * wide
     depth = d.places(1)
 
     def area(images: int, rows: int, cols: int) -> int:
         made = images * rows * h.target_step * cols * w.target_step * d.target_step * 2 * v * wide if buffered else 0
-        return images * depth * h.places(rows) * w.places(cols) * place + made
+        return images * depth * h.kept_places(rows) * w.kept_places(cols) * place + made
 
     budget = l2 * 2 // 5
     by_images = _runs_over_images(sweep)
@@ -109,54 +109,9 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
 
 
-def _phase_tables(
-    sweep: Sweep,
-    starts: list[int],
-    merged: int,
-    low: list[int],
-    grid: list[int],
-    pitches: tuple[int, ...],
-    by_images: bool,
-    cuts: list[int],
-) -> list[Table]:
-    """The table of phases (see the kernel), then the tables it points to.
-
-    A list of taps is their count, where the cells they read lie from the first place of a base, and their numbers. Each tap may be
-    cut into several, which begin so many bytes further.
-    """
-    kept: list[Table] = []
-
-    def address(values: list[int]) -> int:
-        kept.append(np.array(values or [0], np.int64))
-        return int(kept[-1].ctypes.data)
-
-    words: list[int] = []
-    for phase, start in zip(sweep.phases, starts, strict=True):
-        kinds, met = [], []
-        for axis, swept in zip(phase, sweep.axes, strict=True):
-            if axis is phase[2] and not by_images:  # runs along a row read zeros where there is no cell
-                kinds.append([0])
-                met.append([tuple(range(0, len(axis.offsets), merged))])
-            else:
-                axis_kinds, axis_met = axis.classes(swept.source_step, swept.source_size)
-                kinds.append(axis_kinds)
-                met.append(axis_met)
-        lists = []
-        for sets in product(*met):
-            taps = list(product(*sets))
-            numbers = [((a * len(phase[1].taps) + b) * len(phase[2].taps) + c) // merged for a, b, c in taps]
-            places = [sum((phase[i].offsets[t] - low[i]) // grid[i] * pitches[i] for i, t in enumerate(tap)) for tap in taps]
-            places = [place + cut for place in places for cut in cuts]
-            numbers = [number * len(cuts) + i for number in numbers for i in range(len(cuts))]
-            lists.append(address([len(places), *places, *numbers]))
-        own = math.prod(len(axis.taps) for axis in phase)
-        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
-        words += [address(kinds[0]), address(lists), address(kinds[1]), len(met[1]), address(kinds[2]), len(met[2])]
-    return [np.array(words, np.int64), *kept]
-
-
 @lru_cache(maxsize=1024)
-def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
+def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
+    """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sweep = sweep_of(problem)
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
@@ -168,42 +123,51 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     d, h, w = sweep.axes
     one_block = blocks.channels == sweep.source_channels
     in_place = not buffered and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
-    low = [min(axis.offsets) for axis in sweep.axes]
+    low = [axis.low for axis in sweep.axes]
     counts = (1, blocks.rows, blocks.cols)
     grid = [1] * 3 if in_place else [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
     if not last:
         grid[2] = 1  # channels_first rows are transposed whole, which is quicker than picking cells
-    reach = [(max(axis.offsets) - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    reach = [(axis.high - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
     hop = [axis.source_step // grid[i] if counts[i] > 1 else 0 for i, axis in enumerate(sweep.axes)]
+    # Cells of taps that lie far apart are packed tap by tap.
+    apart, parts, tap_grid = [0, 0, 0], [1, 1, 1], list(grid)
+    for i, axis in enumerate(sweep.axes):
+        if not in_place and i > 0 and axis.lies_apart(counts[i]):
+            parts[i], apart[i] = len(axis.phases[0].taps), abs(axis.phases[0].offsets.step)
+            grid[i], tap_grid[i], reach[i], hop[i] = axis.source_step, apart[i], 1, int(counts[i] > 1)
+    part_places = [(count - 1) * hop[i] + reach[i] for i, count in enumerate(counts)]
     if in_place:
         place, line, plane, volume = s_cell, s_row, s_plane, s_image
     else:
         place = blocks.channels * wide
         if hop[2] * place % 1024 == 0:
             place += LINE  # the rows of a tile would share a few sets of the first-level cache
-        line = ((blocks.cols - 1) * hop[2] + reach[2]) * place
-        plane = ((blocks.rows - 1) * hop[1] + reach[1]) * line
+        line = parts[2] * part_places[2] * place
+        plane = parts[1] * part_places[1] * line
         volume = reach[0] * plane
+    part_bytes = [0, part_places[1] * line, part_places[2] * place]
+    runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
     # Taps of one row whose cells follow each other are one longer stretch of terms.
+    row_taps = len(w.phases[0].offsets)
     side_by_side = all(
-        tuple(np.diff(phase.offsets)) == (grid[2],) * (len(phase.offsets) - 1) for phase in w.phases
-    ) and len({len(phase.offsets) for phase in w.phases}) == 1  # fmt: skip
-    merged = (
-        max(1, len(w.phases[0].offsets))
-        if one_block and place == blocks.channels * wide and side_by_side and not blocks.by_images
-        else 1
+        len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases
     )
+    one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS and parts[2] == 1
+    merged = max(1, row_taps) if one_run and side_by_side else 1
     # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
     asks = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
     stretch = stretch_of(blocks.channels) if asks else blocks.channels * merged
-    cuts = [at * wide for at in range(0, blocks.channels * merged, stretch)]
-    tables = _phase_tables(sweep, starts, merged, low, grid, (plane, line, place), blocks.by_images, cuts)
+    cuts = -(-blocks.channels * merged // stretch)
+    pitches = [part if of > 1 else pitch for pitch, part, of in zip((plane, line, place), part_bytes, parts, strict=True)]
+    words = phase_words(sweep, starts, tap_grid, pitches)
     area_bytes = 0 if in_place else blocks.images * volume
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
     cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
-    scratch = buffer_start + (cells * buffer_n * wide if buffered else 0)
-    block_bytes = max(1, *(len(sweep.tap_numbers(phase)) for phase in sweep.phases)) * blocks.channels * 2 * v * wide
+    table_start = buffer_start + (cells * buffer_n * wide if buffered else 0)
+    scratch = table_start + 8 * (1 + 2 * sweep.most_taps * cuts)
+    block_bytes = sweep.most_taps * blocks.channels * 2 * v * wide
     panels = 1 if buffered else max(1, machine().l2_bytes // 2 // block_bytes)
     # Sums that are finished at once, and would have left the cache before anybody reads them, need not go there.
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
@@ -211,23 +175,24 @@ def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
     ahead, lines = np.zeros(1, np.int64), 0
     if asks:
-        calls = min(panels, blocks.range_blocks) * len(cuts)
+        calls = min(panels, blocks.range_blocks) * cuts
         ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
         "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
-        "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
+        "parts_h": parts[1], "parts_w": parts[2], "apart_h": apart[1], "apart_w": apart[2], "part_h": part_bytes[1],
+        "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
-        "terms": terms, "phase_table": tables[0], "by_images": int(blocks.by_images), "buffered": int(buffered),
+        "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "table_start": table_start, "cuts": cuts,
+        "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
     }  # fmt: skip
     pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = code(Variant("conv_direct", "sweep", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(
-        compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given, tuple(tables)
-    )  # fmt: skip
+    swept = make_plan(compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
-    return ConvPlan(pack_plan(problem, sweep, rows, terms, order), swept, packed_bytes)
+    check = runs == ROWS_OF_CELLS and w.is_padded
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)

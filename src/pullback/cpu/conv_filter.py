@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
-from pullback.cpu.conv_common import LINE, PIECES, lanes_of, pitches, tile_rows, wide_of
+from pullback.cpu.conv_common import LINE, PIECES, Table, lanes_of, pitches, tile_rows, wide_of
 from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.filter_blocks import FilterBlocks, filter_blocks
 from pullback.cpu.machine import machine
@@ -38,18 +38,49 @@ class FilterPlan:
     swapped: bool
 
 
-def _tap_reach(axis: AxisSweep, tap: int, low: int, grid: int) -> tuple[int, int, int]:
-    """(place that a tap reads from, first and last output for which there is one).
+def _axis_entries(axis: AxisSweep, taps: int, low: int, grid: int) -> Table:
+    """(place that a tap reads from, first and last output for which there is one), for each tap of an axis.
 
     Cells low, low + grid, ... are places 0, 1, ...
     """
+    entries = np.zeros((taps, 3), np.int64)
     phase = axis.phases[0]
-    if tap not in phase.taps:
-        return 0, 0, 0
-    offset = phase.offsets[phase.taps.index(tap)]
-    first = max(0, -(offset // axis.source_step))
-    end = min(phase.count, (axis.source_size - 1 - offset) // axis.source_step + 1)
-    return (offset - low) // grid, first, max(first, end)
+    first, end = phase.met(axis.source_step, axis.source_size)
+    offsets = np.array(phase.offsets, np.int64)
+    entries[phase.taps.start : phase.taps.stop] = np.stack([(offsets - low) // grid, first, end], axis=-1)
+    return entries
+
+
+def _merged_entries(axis: AxisSweep, channels: int, low: int, padded: bool) -> Table:
+    """Entries of taps that count as channels, with (first channel, channels, whether it adds to another entry) for each.
+
+    padded: one entry for all outputs, which meets zeros beside the source. Else one for those outputs that have all taps, and
+    one for each run of others with the same taps.
+    """
+    phase, taps = axis.phases[0], len(axis.phases[0].taps)
+    place, all_taps = axis.low - low, [0, taps * channels, 0]
+    if padded:
+        return np.array([[place, 0, axis.target_size, *all_taps]], np.int64)
+    first, end = phase.met(axis.source_step, axis.source_size)
+    middle = int(first.max()), int(end.min())
+    found = [[place, middle[0], max(middle), *all_taps]]
+    edges = np.unique(np.concatenate([first, end])).tolist()
+    for begin, stop in itertools.pairwise(edges):
+        met = np.flatnonzero((first <= begin) & (end >= stop))
+        if 0 < len(met) < taps:
+            found.append([place + int(met[0]), begin, stop, int(met[0]) * channels, len(met) * channels, 1])
+    return np.array(found, np.int64)
+
+
+def _tap_table(
+    sweep: Sweep, tap_kernel: list[int], low: list[int], grid: list[int], columns: Table
+) -> Table:  # fmt: skip
+    """The table of taps as kernels/conv_filter.py reads it. columns: the entries of the last axis, as _merged_entries has them."""
+    depths, rows = (_axis_entries(sweep.axes[i], tap_kernel[i], low[i], grid[i]) for i in (0, 1))
+    a, b, c = (index.reshape(-1) for index in np.indices((len(depths), len(rows), len(columns))))
+    # Of the last axis, entries are taps of their own, or else parts of one tap.
+    number = (a * len(rows) + b) * tap_kernel[2] + (c if tap_kernel[2] > 1 else 0)
+    return np.column_stack([depths[a], rows[b], columns[c, :3], number, columns[c, 3:]]).reshape(-1)
 
 
 def merged_taps(sweep: Sweep, in_place: bool) -> int:
@@ -90,10 +121,11 @@ def _swaps(problem: Problem) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def filter_plan(problem: Problem) -> FilterPlan:
+def filter_plan(problem: Problem, padded: bool = True) -> FilterPlan:
+    """padded: x may be padded with zeros, as a dy that is not finite would be found in the result (`checked`)."""
     if _swaps(problem):
-        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True)
-    return _plan(problem, False)
+        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True, padded)
+    return _plan(problem, False, padded)
 
 
 def _block_runs(
@@ -113,9 +145,9 @@ def _block_runs(
         )
     channels = min(cut.range_channels, sweep.source_channels)
     x_run = [cut.images * d.source_size * cut.rows, h.source_step * x[2], cut.cols, w.source_step * x[1], channels * size]
-    if channels == problem.channels_in and (w.source_step == 1 or max(w.offsets) > min(w.offsets)):  # no cell is left out
+    if channels == problem.channels_in and (w.source_step == 1 or w.high > w.low):  # no cell is left out
         x_run[2:] = [1, 0, cut.cols * w.source_step * x[1]]
-    if h.source_step > 1 and max(h.offsets) > min(h.offsets):
+    if h.source_step > 1 and h.high > h.low:
         x_run[:2] = [x_run[0] * h.source_step, x[2]]
     y_run = [cut.images * d.target_size * cut.rows, y[2], cut.cols, y[1], n * size]
     if n == problem.channels_out:
@@ -123,7 +155,7 @@ def _block_runs(
     return x_run, y_run
 
 
-def _plan(problem: Problem, swapped: bool) -> FilterPlan:
+def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     sweep = sweep_of(replace(problem, op="conv"))
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
@@ -154,19 +186,18 @@ def _plan(problem: Problem, swapped: bool) -> FilterPlan:
         in_place = False
     # Cells that no tap reads are left out of a packed block.
     grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]
-    low = [0, 0, 0] if in_place else [0, min(h.offsets), min(w.offsets)]
+    low = [0, 0, 0] if in_place else [0, h.low, w.low]
     hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]
-    reach = [(max(axis.offsets) - min(axis.offsets)) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    reach = [(axis.high - axis.low) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
     channel_ranges, n_ranges = -(-channels // range_channels), -(-n_blocks // range_blocks)
     pieces = cut.parts * sweep.groups * channel_ranges * n_ranges
     work = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * taps * channels * n_count * sweep.groups
-    tap_table = [
-        [value for i, t in enumerate(tap) for value in _tap_reach(sweep.axes[i], t, low[i], grid[i])]
-        for tap in product(*map(range, tap_kernel))
-    ]
-    if merged > 1:  # every output of a row has all its taps
-        first = (min(w.offsets) - low[2]) // grid[2]
-        tap_table = [[*words[:6], first, 0, w.target_size] for words in tap_table]
+    if merged > 1:
+        columns = _merged_entries(w, sweep.source_channels, low[2], padded)
+    else:
+        columns = _axis_entries(w, tap_kernel[2], low[2], grid[2])
+        columns = np.append(columns, np.broadcast_to([0, channels, 0], columns.shape), axis=1)
+    tap_table = _tap_table(sweep, tap_kernel, low, grid, columns)
     place = range_channels // merged * wide
     line = ((cols - 1) * hop[2] + reach[2]) * place
     plane = ((rows - 1) * hop[1] + reach[1]) * line
@@ -193,8 +224,8 @@ def _plan(problem: Problem, swapped: bool) -> FilterPlan:
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
         "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
         "y_channel": y_channel, "step_h": h.source_step, "step_w": w.source_step,
-        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": taps,
-        "tap_table": np.array(tap_table, np.int64).reshape(-1), "in_place": int(in_place), "low_h": low[1],
+        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": len(tap_table) // 13,
+        "tap_table": tap_table, "in_place": int(in_place), "low_h": low[1],
         "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
         "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start,
@@ -206,7 +237,7 @@ def _plan(problem: Problem, swapped: bool) -> FilterPlan:
     }  # fmt: skip
     compiled = code(Variant("conv_filter", "sums", problem.dtype.name, (("first", not last),)))
     sums = make_plan(compiled, pieces, scratch, work // 4, given)
-    checked = merged > 1 and sweep.is_padded
+    checked = merged > 1 and w.is_padded and padded
     if straight:
         return FilterPlan(sums, None, 0, checked, swapped)
     groups, channels, taps = sweep.groups, sweep.source_channels, problem.window.tap_count

@@ -92,4 +92,5 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     scratch = -(-block // (2 * v)) * channels * 2 * v * wide
     compiled = code(Variant("conv_pointwise", "sweep", problem.dtype.name))
     swept = make_plan(compiled, sweep.images * sweep.groups * pieces_each, scratch, work_of(sweep, terms), given)
-    return ConvPlan(pack_plan(problem, sweep, rows, terms, order), swept, sweep.groups * given["n_padded"] * terms * wide)
+    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, False), swept, packed_bytes, None)

@@ -9,11 +9,14 @@ import numpy as np
 
 from pullback.cpu import depthwise_cells, depthwise_flat, depthwise_planes, depthwise_slide
 from pullback.cpu.addresses import address_of
+from pullback.cpu.conv import direct_filter, run_sweep
 from pullback.cpu.conv_common import lanes_of
+from pullback.cpu.conv_direct import direct_plan
+from pullback.cpu.conv_sweep import lies_far, settled
+from pullback.cpu.depthwise_cells import FilterPlans
 from pullback.cpu.memory import new_array
 from pullback.cpu.refusals import not_empty
 from pullback.problem import Problem
-from pullback.reference import conv as reference
 from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
 
@@ -37,13 +40,11 @@ def _weights_last(problem: Problem, filter: Array) -> Array:
 
 
 def conv(problem: Problem, x: Array, filter: Array) -> Array:
-    y = _gather(problem, x, filter, problem.output_shape)
-    return reference.conv(problem, x, filter) if y is None else y
+    return _gather(problem, x, filter, problem.output_shape)
 
 
 def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
-    dx = _gather(problem, dy, filter, problem.input_shape)
-    return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
+    return _gather(problem, dy, filter, problem.input_shape)
 
 
 @lru_cache(maxsize=1024)
@@ -57,34 +58,47 @@ def _in_place(problem: Problem) -> Any:
     return None
 
 
-def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array | None:
-    """Forward or input gradient; None where a weight that is not finite would be multiplied by the zeros beyond the ends."""
+def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array:
+    """Forward or input gradient. Weights that are not finite must not meet zeros beyond the ends: their plan skips those taps."""
+    problem = settled(problem)
+    if lies_far(problem.window):
+        return run_sweep(direct_plan, problem, source, filter)
     last = problem.layout == "channels_last"
     weights = _weights_last(problem, filter) if last else _wide(problem, filter)
-    finite = bool(np.isfinite(weights).all())
-    if not finite and not last:
-        return None
     source = np.ascontiguousarray(source)
     target = new_array(shape, problem.dtype)
-    if last:
-        plan = depthwise_cells.gather_plan(problem, finite)
+    in_place = None if last else _in_place(problem)
+    if in_place is not None:  # under masks: no zero is met
+        plan = in_place.gather_plan(problem)
     else:
-        plan = (_in_place(problem) or depthwise_planes).gather_plan(problem)
+        plan = (depthwise_cells if last else depthwise_planes).gather_plan(problem, bool(np.isfinite(weights).all()))
     plan.run(source=address_of(source), weights=address_of(weights), target=address_of(target))
     return target
 
 
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    """What has met zeros beyond the ends, and is not finite, is made again without them."""
+    problem = settled(problem)
+    if lies_far(problem.window):
+        return direct_filter(problem, dy, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)
     last = problem.layout == "channels_last"
-    plans = (depthwise_cells if last else _in_place(problem) or depthwise_planes).filter_plans(problem)
+    in_place = None if last else _in_place(problem)
+    plans: Any = depthwise_cells if last else depthwise_planes
+    if in_place is not None:  # under masks: no zero is met
+        _sum(in_place.filter_plans(problem), dy, x, result)
+        return result
+    _sum(plans.filter_plans(problem, True), dy, x, result)
+    if not np.isfinite(result).all():
+        _sum(plans.filter_plans(problem, False), dy, x, result)
+    return result
+
+
+def _sum(plans: FilterPlans, dy: Array, x: Array, result: Array) -> None:
     sums = np.empty(plans.sum_bytes, np.uint8)
     plans.products.run(source=address_of(x), dy=address_of(dy), sums=address_of(sums))
     plans.add.run(sums=address_of(sums), result=address_of(result))
-    if not np.isfinite(result).all():  # it may have come from a zero beyond the ends times an infinity
-        return reference.conv_grad_filter(problem, dy, x)
-    return result
 
 
 def _each(problem: Problem) -> tuple[int, int]:

@@ -101,7 +101,10 @@ def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_cell: i
     most = max(1, *(end - begin for begin, end in reaches))
     area_row, more_row = most * cell, -(-most * more_cell // LINE) * LINE
     fitting = max(1, (AREA_BYTES // (area_row + more_row) - halo) // stride)
-    shared = max(-(-sides.rows * problem.batch // (4 * cores())), halo)  # so that all threads have work
+    # So that all threads have work; but what is summed over blocks must not depend on how many cores there are.
+    summed = problem.op == "conv_grad_filter"
+    wanted_blocks, fewest = (MOST_PIECES, 2 * halo) if summed else (4 * cores(), halo)
+    shared = max(-(-sides.rows * problem.batch // wanted_blocks), fewest)
     blocks = cut(lists, min(sides.rows, fitting, shared))
     target_cell = sides.channels * sides.size
     tables: list[Ints] = []
@@ -203,7 +206,8 @@ def add_plan(problem: Problem, pieces: int, distance: int) -> Plan:
 
 
 @lru_cache(maxsize=1024)
-def filter_plans(problem: Problem) -> FilterPlans:
+def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
+    """padded: taps outside the source may be multiplied by zero; a result that is not finite may be wrong then."""
     sides = sides_of(problem)
     moved = moved_bytes(problem)
     used = problem.window.tap_count * sides.tap_bytes
@@ -211,7 +215,7 @@ def filter_plans(problem: Problem) -> FilterPlans:
     most = max(1, min(MOST_PIECES, SUM_BYTES // sum_bytes, moved // max(64 << 10, 2 * sum_bytes)))
     entries = -(-(problem.window.tap_count * sides.sources_each + 1) * 16 // 64) * 64
     given: dict[str, Any] = {"source": None, "dy": None, "sums": None, "sums_bytes": sum_bytes, "spare": used}
-    tables, area = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, True)
+    tables, area = (_direct_tables if sides.is_direct else _spread_tables)(problem, sides, padded)
     other_start = -(-(entries + area) // LINE) * LINE
     units = problem.batch * tables["blocks"] * tables["segments"]
     group = -(-units // most)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.conv_common import moved_bytes
+from pullback.cpu.conv_sweep import forward_phase, gradient_phases
 from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
@@ -21,47 +24,51 @@ from pullback.window import Window
 MODULE = "depthwise_planes"
 AREA_BYTES = 256 << 10  # unpacked rows of a block
 OUTS = 4  # planes of results at a time
+ENTRY = 32  # bytes of a tap in a list of those that meet a row
 
 
 def _line(count: int) -> int:
     return -(-count // 64) * 64
 
 
-def _forward_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, int, int]]]]:
-    """Row and column extents (low, places beyond the targets), and (plane, row, column, tap) of all taps: one phase."""
-    h, w = tap_places(window, 1), tap_places(window, 2)
-    taps = [
-        (
-            int(h.plane[a] * window.stride[2] + w.plane[b]),
-            int(h.shift[a]) - h.low,
-            int(w.shift[b]) - w.low,
-            a * window.kernel[2] + b,
-        )
-        for a in range(window.kernel[1])
-        for b in range(window.kernel[2])
-    ]
-    return (h.low, places_reached(window, 1, 1) - 1), (w.low, places_reached(window, 2, 1) - 1), [taps]
+@dataclass(frozen=True)
+class Tap:
+    """Of one axis: the plane of residues and the place that it reads for base 0, its number, for which bases there is a cell."""
+
+    plane: int
+    place: int
+    number: int
+    first: int
+    end: int
 
 
-def _gradient_taps(window: Window) -> tuple[Any, Any, list[list[tuple[int, int, int, int]]]]:
-    """The same for the input gradient, one phase for each residue of both strides."""
-    sides = []
-    for axis in (1, 2):
-        phases = {phase.start: phase for phase in window.phases(axis)}
-        shifts = [shift for phase in phases.values() for shift in phase.shifts]
-        low, high = min([0, *shifts]), max([0, *shifts])
-        lists = []
-        for start in range(window.stride[axis]):
-            phase = phases.get(start)
-            lists.append(sorted(zip(phase.shifts, phase.taps, strict=True)) if phase else [])
-        sides.append((low, high - low, lists))
-    (low_h, more_h, h), (low_w, more_w, w) = sides
-    taps = [
-        [(0, y - low_h, x - low_w, a * window.kernel[2] + b) for y, a in rows for x, b in columns]
-        for rows in h
-        for columns in w
-    ]
-    return (low_h, more_h), (low_w, more_w), taps
+@dataclass(frozen=True)
+class Side:
+    """Of one axis: the lowest place read, how many more places than targets, and the taps of each phase, by place."""
+
+    low: int
+    more: int
+    phases: list[list[Tap]]
+
+
+def _side(window: Window, axis: int, forward: bool) -> Side:
+    """Forward one phase, whose source is split by the stride; of the input gradient one phase for each residue of it."""
+    n, o, s = window.input_size[axis], window.output_size[axis], window.stride[axis]
+    if forward:
+        phase, found = forward_phase(window, axis), tap_places(window, axis)
+        ends = zip(*(numbers.tolist() for numbers in phase.met(s, n)), strict=True)
+        taps = [
+            Tap(int(found.plane[t]), int(found.shift[t]) - found.low, t, *bases) for t, bases in zip(phase.taps, ends, strict=True)
+        ]
+        return Side(found.low, places_reached(window, axis, 1) - 1, [taps])
+    phases = {phase.start: phase for phase in gradient_phases(window, axis)}
+    low, high = min([0, *(phase.low for phase in phases.values())]), max([0, *(phase.high for phase in phases.values())])
+    lists: list[list[Tap]] = [[] for _ in range(s)]
+    for start, phase in phases.items():
+        ends = zip(*(numbers.tolist() for numbers in phase.met(1, o)), strict=True)
+        read = zip(phase.offsets, phase.taps, ends, strict=True)
+        lists[start] = [Tap(0, offset - low, t, *bases) for offset, t, bases in read][::-1]
+    return Side(low, high - low, lists)
 
 
 def _columns(offsets: list[tuple[int, int]], pitch: int) -> tuple[list[tuple[int, int]], int]:
@@ -81,26 +88,30 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
     each = problem.channels_in // problem.groups, problem.channels_out // problem.groups
     sources_each, targets_each = each if forward else each[::-1]
-    (low_h, more_h), (low_w, more_w), phases = _forward_taps(window) if forward else _gradient_taps(window)
+    h, w = _side(window, 1, forward), _side(window, 2, forward)
     split = window.stride[1:] if forward else (1, 1)
     woven = (1, 1) if forward else window.stride[1:]
     depths = depth_lists(window, forward)
     most_depths = max(1, int(np.diff(depths["d_ptr"]).max(initial=1)))
-    places_w = -(-target[2] // woven[1]) + more_w
+    places_w = -(-target[2] // woven[1]) + w.more
     pitch = places_w * wide
     areas = sources_each * most_depths
     row_bytes = pitch * split[0] * split[1] * areas
-    plane_rows = max(1, min(-(-target[1] // woven[0]), AREA_BYTES // row_bytes - more_h))
-    places_h = plane_rows + more_h
+    plane_rows = max(1, min(-(-target[1] // woven[0]), AREA_BYTES // row_bytes - h.more))
+    places_h = plane_rows + h.more
     distance = _line(places_h * pitch + slack())
     area_bytes = split[0] * split[1] * distance
     table: list[list[int]] = []
     offsets: list[tuple[int, int]] = []
-    for taps in phases:
-        begin = len(offsets)
-        offsets += [(plane * distance + y * pitch + x * wide, tap * wide) for plane, y, x, tap in taps]
-        table.append([begin, len(offsets)])
-    columns, weight_row = _columns(offsets, pitch) if len(phases) == 1 else ([], 0)
+    ends: list[tuple[int, int]] = []
+    for rows, columns in product(h.phases, w.phases):
+        begin, row_ends = len(offsets), len(ends)
+        for y, x in product(rows, columns):
+            place = (y.plane * split[1] + x.plane) * distance + y.place * pitch + x.place * wide
+            offsets.append((place, (y.number * window.kernel[2] + x.number) * wide))
+        ends += [(tap.first, tap.end) for tap in (*rows, *columns)]
+        table.append([begin, len(offsets), len(rows), row_ends, len(columns), row_ends + len(rows)])
+    column_taps, weight_row = _columns(offsets, pitch) if len(table) == 1 else ([], 0)
     pair_table: Ints = pairs(*np.array(offsets or [(0, 0)], np.int64).T)
     block_rows = plane_rows * woven[0]
     per_depth = -(-target[1] // block_rows)
@@ -110,10 +121,12 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
         "groups": problem.groups, "blocks": target[0] * per_depth, "per_depth": per_depth, "sources_each": sources_each,
         "targets_each": targets_each, "source_depths": source[0], "source_rows": source[1], "source_cols": source[2],
         "depths": target[0], "rows": target[1], "cols": target[2], "stride_h": split[0], "stride_w": split[1],
-        "phases_h": woven[0], "phases_w": woven[1], "low_h": low_h, "places_h": places_h, "low_w": low_w, "places_w": places_w,
+        "phases_h": woven[0], "phases_w": woven[1], "low_h": h.low, "places_h": places_h, "low_w": w.low, "places_w": places_w,
         "pitch": pitch, "distance": distance, "area_bytes": area_bytes, "block_rows": block_rows, "plane_rows": plane_rows,
         "phase_table": np.array(table, np.int64), "tap_pairs": pair_table,
-        "columns": len(columns), "column_pairs": pairs(*np.array(columns or [(0, 0)], np.int64).T), "weight_row": weight_row,
+        "columns": len(column_taps), "column_pairs": pairs(*np.array(column_taps or [(0, 0)], np.int64).T),
+        "weight_row": weight_row, "tap_ends": np.array(ends or [(0, 0)], np.int64),
+        "entries": areas * max(end - begin for begin, end, *_ in table),
         "plane_taps": window.kernel[1] * window.kernel[2] * wide, "group_weights": each[1] * out_weights,
         "source_weights": in_weights if forward else out_weights, "target_weights": out_weights if forward else in_weights,
     }  # fmt: skip
@@ -121,8 +134,8 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
 
 
 @lru_cache(maxsize=1024)
-def gather_plan(problem: Problem) -> Plan:
-    """conv and conv_grad_input with finite weights."""
+def gather_plan(problem: Problem, padded: bool) -> Plan:
+    """conv and conv_grad_input. padded: taps outside the source may be multiplied by zero, as all weights are finite."""
     given, list_bytes, area_bytes, blocks = _planes(problem)
     moved = moved_bytes(problem)
     units = problem.batch * problem.groups * blocks
@@ -135,12 +148,15 @@ def gather_plan(problem: Problem) -> Plan:
         "source": None, "weights": None, "target": None, "group": group, "units": units, "area_start": list_bytes,
         "sum_start": sum_start, "sum_plane": sum_plane, "stage": sum_start + sum_bytes if staged else 0,
     }  # fmt: skip
-    compiled = code(Variant(MODULE, "gather", problem.dtype.name))
-    return make_plan(compiled, pieces, sum_start + sum_bytes + _line(staged), moved, given)
+    end = sum_start + sum_bytes + _line(staged)
+    given["entry_start"] = end
+    compiled = code(Variant(MODULE, "gather" if padded else "gather_skipping", problem.dtype.name))
+    return make_plan(compiled, pieces, end if padded else end + ENTRY * given["entries"], moved, given)
 
 
 @lru_cache(maxsize=1024)
-def filter_plans(problem: Problem) -> FilterPlans:
+def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
+    """padded: taps outside the source may be multiplied by zero; a result that is not finite may be wrong then."""
     given, list_bytes, area_bytes, blocks = _planes(problem)
     moved = moved_bytes(problem)
     wide, lanes = (8 if problem.dtype.name == "float64" else 4), machine().vector_bytes
@@ -150,14 +166,14 @@ def filter_plans(problem: Problem) -> FilterPlans:
     each = count // groups
     other_start = list_bytes + area_bytes
     entry_start = other_start + _line(given["plane_rows"] * given["pitch"] + slack())
-    taps = problem.window.tap_count * given["sources_each"]
-    own_start = entry_start + _line((taps + 2) * 16)
+    own_start = entry_start + 2 * _line((given["entries"] + 2) * 16)
     end = own_start + (each + 2) * lanes
     given |= {
         "source": None, "dy": None, "sums": None, "group": group, "units": units, "group_block": group_block, "chunks": chunks,
         "sums_bytes": count * wide, "area_start": list_bytes, "other_start": other_start, "entry_start": entry_start,
         "own_start": own_start, "end": end, "taps": int(given["phase_table"][0][1]),
+        "range_start": entry_start + _line((given["entries"] + 2) * 16),
     }  # fmt: skip
-    compiled = code(Variant(MODULE, "products", problem.dtype.name))
+    compiled = code(Variant(MODULE, "products" if padded else "products_skipping", problem.dtype.name))
     products = make_plan(compiled, parts * chunks, end, moved, given)
     return FilterPlans(products, add_plan(problem, chunks, count * wide), chunks * count * wide)

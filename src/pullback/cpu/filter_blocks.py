@@ -82,7 +82,7 @@ class _Cutter:
         d, h, w = self.sweep.axes
         cells = d.source_size
         for axis, grid, count in ((h, self.grids[1], rows), (w, self.grids[2], cols)):
-            cells *= ((count - 1) * axis.source_step + max(axis.offsets) - min(axis.offsets)) // grid + 1
+            cells *= ((count - 1) * axis.source_step + axis.high - axis.low) // grid + 1
         y_bytes = d.target_size * rows * cols * self.range_blocks * 2 * self.lanes
         return images * (y_bytes + cells * self.range_channels // self.merged) * self.wide
 

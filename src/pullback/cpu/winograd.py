@@ -13,6 +13,7 @@ from pullback.cpu.memory import new_array
 from pullback.cpu.refusals import not_empty
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
+from pullback.cpu.winograd_mend import mend_filter, mend_sweep, odd_channels, too_many
 from pullback.cpu.winograd_plans import convolve_plans, cut_forward
 from pullback.cpu.winograd_shapes import axes_of, shape_of
 from pullback.problem import Problem
@@ -104,14 +105,17 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
     target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
     if plans.leaves_cells:
         target.fill(0)
-    packed, faults = new_array((plans.packed_bytes,), BYTES), np.zeros(1, np.int64)
-    plans.filter.run(f=address_of(weights), packed=address_of(packed))
+    packed, faults = new_array((plans.packed_bytes,), BYTES), np.zeros(2, np.int64)
+    plans.filter.run(f=address_of(weights), packed=address_of(packed), faults=address_of(faults) + 8)
+    odd = odd_channels(problem, weights) if faults[1] else None
+    if odd is not None and too_many(problem, odd):
+        return _otherwise(problem, source, weights)
     plans.forward.run(
         x=address_of(source) + plans.source_start, packed=address_of(packed), y=address_of(target) + plans.target_start,
         faults=address_of(faults),
     )  # fmt: skip
-    if faults[0]:  # NaN or infinity, which a tile spreads over its neighbours
-        return _otherwise(problem, source, weights)
+    if faults.any():  # NaN or infinity, which a tile spreads over its neighbours
+        mend_sweep(problem, source, weights, target, odd or odd_channels(problem, weights), _otherwise)
     return target
 
 
@@ -143,7 +147,7 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     faults = np.zeros(1, np.int64)
     plans.share.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums))
     plans.finish.run(sums=address_of(sums), df=address_of(df), faults=address_of(faults))
-    return _otherwise(problem, dy, x) if faults[0] else df
+    return mend_filter(problem, dy, x, df, _otherwise) if faults[0] else df
 
 
 def register() -> None:

@@ -78,7 +78,7 @@ def filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrde
     chunks = -(-shape.summed // FILTER_CHUNK)
     stage = aligned(8 * TAPS**2)
     given = {
-        "f": None, "packed": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
+        "f": None, "packed": None, "faults": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
         "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": summed_bytes,
         "made_bytes": made_bytes, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
         "panel": packed.panel,

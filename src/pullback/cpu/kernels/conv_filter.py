@@ -6,7 +6,8 @@ would reach past the channels of a cell, dy in channels_first, and x where its c
 tap falls outside x are left out, not multiplied by zero. The sums of all parts are added in order by a second job.
 
 Few input channels would not fill a tile. Then (`merged` > 1) the taps of a row, whose cells lie side by side, count as channels; a
-packed x is padded with zeros, which a dy that is not finite turns into sums that are not.
+packed x is padded with zeros, which a dy that is not finite turns into sums that are not. For such a dy the table of taps has
+entries of their own for the outputs at the ends of a row, with the taps that meet a cell there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay
 
 LONGEST, SHORTEST = 16, 7  # cells of a stretch while memory is asked for, where rows can be cut evenly
 TURNED = 64  # rows of sums that are transposed at once
+
+# An entry of the table of taps: place read first, first and last output, by axis; the tap whose sums it adds to, the first of its
+# channels and how many, whether other entries have made these sums before.
+ENTRY = 8 * 13
 
 
 def build(lanes: Any, first: bool) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         h0, h1, w0, w1, depths, hop_d, hop_h, hop_w, x_image, x_plane, x_row, x_cell, x_channel, taps, tap_table,
         y_image, y_plane, y_row, y_cell, sums, c_tap, c_row, add, ahead_x, x_lines, ahead_y, y_lines, lines_at,
     ):  # fmt: skip
-        """Every tap over the cells of a block. tap_table: first place, first and last output by axis.
+        """Every tap over the cells of a block.
 
         dy: the block's cells where they are; vectors that would reach past a cell's channels are in panels instead.
         """
@@ -103,7 +108,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         a_at, y_at, cell_at = tables, tables + table_bytes, tables + 2 * table_bytes
         blocks = (last_n - first_n + 2 * V - 1) // (2 * V)
         for t in range(taps):
-            words = tap_table + 72 * t
+            words = tap_table + ENTRY * t
+            number, first_row, rows, more = get_int(words + 72), get_int(words + 80), get_int(words + 88), get_int(words + 96)
             off_d, off_h, off_w = get_int(words), get_int(words + 24), get_int(words + 48)
             row0, row1 = max(h0, get_int(words + 32)), min(h1, get_int(words + 40))
             col0, col1 = max(w0, get_int(words + 56)), min(w1, get_int(words + 64))
@@ -131,9 +137,11 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     b, b_at, b_tap, b_step = dy + n0 * WIDE, y_at, 1, y_cell
                 else:
                     b, b_at, b_tap, b_step = panels + block * panel_bytes, cell_at, width * WIDE, width * WIDE
+                some, added = min(rows, channels - first_row), add | more
                 tile_channels(
-                    channels, x, a_at, count, depth, x_channel, hop_w * x_cell, b, b_at, b_tap, b_step, width,
-                    sums + t * c_tap + n0 * WIDE, c_row, min(2 * V, last_n - n0), add, t * blocks + block, taps * blocks,
+                    some, x, a_at, count, depth, x_channel, hop_w * x_cell, b, b_at, b_tap, b_step, width,
+                    sums + number * c_tap + first_row * c_row + n0 * WIDE, c_row, min(2 * V, last_n - n0), added,
+                    t * blocks + block, taps * blocks,
                     ahead_x, x_lines, ahead_y, y_lines, lines_at,
                 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from pullback.cpu.kernels.native import copy_bytes, fence, stream_bytes
 from pullback.cpu.kernels.vectors import get_int, outline, stay_outline
 
 MANY, FEW = 8, 4  # columns of a tile
-PHASE = 12 * 8  # bytes of an entry of the phase table
+PHASE = 13 * 8  # bytes of an entry of the phase table
 
 
 def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
@@ -89,10 +89,10 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
             count, middle, end = get_int(entry + 24), get_int(entry + 32), get_int(entry + 40)
             taps, unit, weight_unit = get_int(entry + 48), get_int(entry + 56), get_int(entry + 64)
             reach, target_step, place = get_int(entry + 72), get_int(entry + 80), ends + 16 * get_int(entry + 88)
-            step = reach * unit
+            step = get_int(entry + 96)
             j = 0
             while j < count:
-                if middle <= j < end and end - middle >= FEW:
+                if middle <= j < end:
                     more = MANY if end - j > FEW and end - middle >= MANY else FEW
                     j = min(j, end - more)
                     at, to = base + j * step, out + j * target_step
@@ -129,7 +129,8 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
                         )  # fmt: skip
                 else:
                     more = 1
-                    t0, t1 = get_int(place + 16 * j), get_int(place + 16 * j + 8)
+                    known = place + 16 * (j if j < middle else j - (end - middle))
+                    t0, t1 = get_int(known), get_int(known + 8)
                     one(
                         base + j * step + t0 * unit, out + j * target_step, factors + t0 * weight_unit, channels,
                         e0, e1, row_pairs, k0, k1, part_pairs, t1 - t0, unit, weight_unit, step, target_step, stream,

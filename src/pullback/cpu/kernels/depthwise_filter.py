@@ -27,7 +27,7 @@ def make_run(lanes: Any) -> Any:
         @outline
         def outlined(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step):
             stay_outline()
-            tile(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step)
+            tile(source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, 0, 1, 0)
 
         return outlined
 
@@ -108,35 +108,36 @@ def build(lanes: Any) -> dict[str, Any]:
     lay, spread = make_lay(lanes), make_spread(lanes)
 
     @outline
-    def one_row(source, other, sums, channels, entries, rows, phases, phase_table):
-        """The products of one output row with all the source rows it reads."""
+    def one_row(source, other, sums, channels, entries, rows, phases, phase_table, ends):
+        """The products of one output row with all the source rows it reads. Columns that are not in the middle have a range of
+        taps of their own: a dy that is not finite must not meet the zeros beyond the ends.
+        """
         stay_outline()
         for phase in range(phases):
             entry = phase_table + phase * PHASE
             x, dy, count, taps = source + get_int(entry + 8), other + get_int(entry), get_int(entry + 24), get_int(entry + 48)
             unit, sum_unit, other_step = get_int(entry + 56), get_int(entry + 64), get_int(entry + 80)
-            step = get_int(entry + 72) * unit
-            for c in range(0, channels, V):
-                n = min(V, channels - c)
-                run(
-                    x + c * WIDE,
-                    dy + c * SIZE,
-                    sums + c * WIDE,
-                    n,
-                    entries,
-                    rows,
-                    taps,
-                    count,
-                    unit,
-                    sum_unit,
-                    step,
-                    other_step,
-                )
+            middle, end, place = get_int(entry + 32), get_int(entry + 40), ends + 16 * get_int(entry + 88)
+            step = get_int(entry + 96)
+            j = 0
+            while j < count:
+                many, t0, t1 = end - j, 0, taps
+                if j < middle or j >= end:
+                    known = place + 16 * (j if j < middle else j - (end - middle))
+                    many, t0, t1 = 1, get_int(known), get_int(known + 8)
+                at, to = x + j * step + t0 * unit, sums + t0 * sum_unit
+                for c in range(0, channels, V):
+                    n = min(V, channels - c)
+                    run(
+                        at + c * WIDE, dy + j * other_step + c * SIZE, to + c * WIDE, n, entries, rows, t1 - t0, many, unit,
+                        sum_unit, step, other_step,
+                    )  # fmt: skip
+                j += many
 
     def direct(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row,
         target_row, channels, segments, segment_table, cell, area_row, area_start, other_start, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, part_pairs,
+        row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
         fill_zero(own, sums_bytes)
@@ -154,13 +155,13 @@ def build(lanes: Any) -> dict[str, Any]:
                 other = scratch + other_start
                 begin, count = get_int(part + 32), get_int(part + 40)
                 copy_bytes(other, dy + (image * rows + r) * target_row + begin, count)  # read in order, and aligned
-                one_row(area, other - begin, own, channels, scratch, entries, phases, table)
+                one_row(area, other - begin, own, channels, scratch, entries, phases, table, ends)
 
     def grouped(
         piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
         source_row, target_row, channels, step, source_channels, sources_each, targets_each, parts, permuted, orders,
         segments, segment_table, area_row, copy_start, copy_row, area_start, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, part_pairs,
+        row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
     ):  # fmt: skip
         own, area = sums + piece * sums_bytes, scratch + area_start
         copies = area + copy_start
@@ -184,6 +185,6 @@ def build(lanes: Any) -> dict[str, Any]:
                     e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
                     entries = list_rows(scratch, e0, e1, row_pairs, parts, part_pairs, spare)
                     other = dy + (image * rows + r) * target_row + c * SIZE
-                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, table)
+                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, table, ends)
 
     return {"direct": direct, "grouped": grouped, "add": make_add(lanes)}

@@ -1,7 +1,7 @@
 """Depthwise convolution of small planes in channels_first, stride 1: a plane is one run of cells, whatever its rows.
 
 Where source and target rows are alike, a tap lies at one distance from all cells of a plane; a mask for each vector of cells and
-each tap leaves out what lies beyond the ends. Any window, dilation and rank; nothing is copied.
+each tap leaves out what lies beyond the ends, of reading and of adding. Any window, dilation and rank; nothing is copied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def _make_gather(lanes: Any, vectors: int) -> Any:
                 found = []
                 for u, total in enumerate(sums):
                     mask = flat.kept_mask(flat.plus(mask_at, flat.number(u * MASK)))
-                    found.append(flat.fma(flat.load(flat.plus(at, flat.number(u * V * SIZE)), False, mask), weight, total))
+                    cells = flat.load(flat.plus(at, flat.number(u * V * SIZE)), False, mask)
+                    found.append(flat.fma_where(mask, cells, weight, total))
                 return found
 
             totals = emit_loop(builder, flat.number(0), taps, [flat.zero] * vectors, body)
@@ -92,13 +93,10 @@ def _make_products(lanes: Any, taps: int) -> Any:
                     offset, mask_offset = flat.times(u, V * SIZE), flat.times(u, MASK)
                     wanted = flat.mask(builder.sub(cells, flat.times(u, V)))
                     factor = flat.load(flat.plus(other, offset), False, wanted)
+                    masks = [flat.kept_mask(flat.plus(line, mask_offset)) for line in rows]
                     return [
-                        flat.fma(
-                            flat.load(flat.plus(at, offset, distance), False, flat.kept_mask(flat.plus(line, mask_offset))),
-                            factor,
-                            total,
-                        )
-                        for distance, line, total in zip(distances, rows, totals, strict=True)
+                        flat.fma_where(mask, flat.load(flat.plus(at, offset, distance), False, mask), factor, total)
+                        for distance, mask, total in zip(distances, masks, totals, strict=True)
                     ]
 
                 return emit_loop(builder, flat.number(0), vectors, carried, vector)

@@ -1,12 +1,14 @@
 """Depthwise convolution in channels_first where planes are read and written in place: windows slide down strips of columns.
 
 A strip is a vector of target columns, or two. Going down its rows, a row of the source is read once for all the taps that meet it,
-and sums that are not complete stay in registers. Columns beyond the ends are masked; rows beyond them are read from a row of zeros
-in scratch. Windows are square and undilated, the stride is 1 or 2: `taps` and `stride` are constants of the machine code.
+and sums that are not complete stay in registers. Columns beyond the ends are masked and rows beyond them left out, of reading and of
+adding, so that weights and gradients may be infinite. Windows are square and undilated, the stride is 1 or 2: `taps` and `stride` are
+constants of the machine code.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -42,12 +44,40 @@ class Strip(Emit):
         more = self.ask_lines(ahead, lines)
         return self.builder.select(self.builder.icmp_signed("<", more, end), more, end)
 
-    def inside(self, first: Any, width: Any) -> Any:
-        """Mask of the lanes whose column lies in the plane; lane 0 is column `first`."""
+    def inside(self, first: Any, width: Any, step: int = 1) -> Any:
+        """Mask of the lanes whose column lies in the plane; lane 0 is column `first`, the next one `step` further."""
         builder, count = self.builder, self.lanes.count
         begin, end = (splat_lanes(builder, builder.trunc(number, I32), count) for number in (first, width))
-        column = builder.add(constant_vector(ir.VectorType(I32, count), range(count)), begin)
+        column = builder.add(constant_vector(ir.VectorType(I32, count), range(0, step * count, step)), begin)
         return builder.icmp_unsigned("<", column, end)
+
+    def met(self, first: Any, width: Any, taps: int) -> list[Any]:
+        """For each tap the lanes of a target vector for which it meets a column."""
+        return [self.inside(self.builder.add(first, self.number(b)), width, self.stride) for b in range(taps)]
+
+    def if_row(self, row: Any, rows: Any, values: list[Any], body: Any) -> list[Any]:
+        """body(values) for a row that is there, else the values as they are."""
+        return self.when(self.builder.icmp_unsigned("<", row, rows), body, lambda values: values, values)
+
+    def when(self, condition: Any, body: Any, otherwise: Any, values: list[Any]) -> list[Any]:
+        """body(values) or otherwise(values), behind a branch."""
+        builder = self.builder
+        blocks = [builder.append_basic_block(name) for name in ("there", "beyond", "after")]
+        builder.cbranch(condition, *blocks[:2])
+        made = []
+        for block, make in zip(blocks, (body, otherwise), strict=False):
+            builder.position_at_end(block)
+            found = make(values)
+            made.append((found, builder.block))
+            builder.branch(blocks[2])
+        builder.position_at_end(blocks[2])
+        results = []
+        for place, value in enumerate(values):
+            phi = builder.phi(value.type)
+            for found, block in made:
+                phi.add_incoming(found[place], block)
+            results.append(phi)
+        return results
 
     def masks(self, first: Any, width: Any, taps: int) -> list[Any]:
         """Masks of all vectors that `columns` reads."""
@@ -88,58 +118,62 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
     @intrinsic
     def tile(
         context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, cols: Any, row0: Any, row1: Any, column: Any,
-        low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, zeros: Any, ahead: Any, end: Any,
+        low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, ahead: Any, end: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             (
                 source, source_rows, source_cols, target, cols, row0, row1, column,
-                low_h, low_w, weights, weight_row, weight_column, zeros, ahead, end,
+                low_h, low_w, weights, weight_row, weight_column, ahead, end,
             ) = args  # fmt: skip
             strip = Strip(lanes, builder, stride)
             factors = strip.weights(weights, weight_row, weight_column, taps)
             first = builder.add(strip.times(column, stride), low_w)
             firsts = [builder.add(first, strip.number(u * V * stride)) for u in range(vectors)]
             masks = [strip.masks(each, source_cols, taps) for each in firsts]
+            met = [strip.met(each, source_cols, taps) for each in firsts]
             wanted = [strip.mask(builder.sub(cols, builder.add(column, strip.number(u * V)))) for u in range(vectors)]
             pitch, target_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
             base = builder.add(source, strip.times(first, SIZE))
             top = builder.add(strip.times(row0, stride), low_h)
 
-            def meet(row: Any, sums: list[list[Any]], tap: int) -> None:
-                """Add source row `row`, which is tap row `tap` of the first of these target rows."""
-                at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
-                for u in range(vectors):
-                    cells = strip.columns(builder.add(at, strip.number(u * V * stride * SIZE)), masks[u], taps)
-                    for q in range(len(sums)):
-                        a = tap - stride * q
-                        if 0 <= a < taps:
-                            for b in range(taps):
-                                sums[q][u] = strip.fma(cells[b], factors[a][b], sums[q][u])
+            def meet(row: Any, sums: list[Any], tap: int) -> list[Any]:
+                """Add source row `row`, which is tap row `tap` of the first of these target rows, of `vectors` sums each."""
 
-            def zeros_for(count: int) -> list[list[Any]]:
-                return [[strip.zero] * vectors for _ in range(count)]
+                def add(values: list[Any]) -> list[Any]:
+                    at, found = builder.add(base, builder.mul(row, pitch)), list(values)
+                    for u in range(vectors):
+                        cells = strip.columns(builder.add(at, strip.number(u * V * stride * SIZE)), masks[u], taps)
+                        for q in range(len(found) // vectors):
+                            a = tap - stride * q
+                            if 0 <= a < taps:
+                                for b in range(taps):
+                                    place = q * vectors + u
+                                    found[place] = strip.fma_where(met[u][b], cells[b], factors[a][b], found[place])
+                    return found
 
-            sums = zeros_for(carried_rows)
+                return strip.if_row(row, source_rows, sums, add)
+
+            sums = [strip.zero] * (carried_rows * vectors)
             for t in range(taps - stride):
-                meet(builder.add(top, strip.number(t)), sums, t)
+                sums = meet(builder.add(top, strip.number(t)), sums, t)
 
             def body(r: Any, carried: Any) -> Any:
-                ahead, row, place, *flat = carried
+                ahead, row, place, *sums = carried
                 ahead = strip.ask_ahead(ahead, end, 2)
-                sums = [flat[q * vectors : (q + 1) * vectors] for q in range(carried_rows)] + zeros_for(1)
+                sums += [strip.zero] * vectors
                 for j in range(stride):
-                    meet(builder.add(row, strip.number(j)), sums, taps - stride + j)
+                    sums = meet(builder.add(row, strip.number(j)), sums, taps - stride + j)
                 for u in range(vectors):
-                    strip.store(builder.add(place, strip.number(u * V * SIZE)), sums[0][u], False, wanted[u])
+                    strip.store(builder.add(place, strip.number(u * V * SIZE)), sums[u], False, wanted[u])
                 down = builder.add(row, strip.number(stride)), builder.add(place, target_pitch)
-                return [ahead, *down, *(total for line in sums[1:] for total in line)]
+                return [ahead, *down, *sums[vectors:]]
 
             place = builder.add(target, strip.times(column, SIZE))
-            begin = [ahead, builder.add(top, strip.number(taps - stride)), place, *(total for line in sums for total in line)]
+            begin = [ahead, builder.add(top, strip.number(taps - stride)), place, *sums]
             emit_loop(builder, row0, row1, begin, body)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 16), emit
+        return types.void(*(types.int64,) * 15), emit
 
     return tile
 
@@ -155,13 +189,12 @@ def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
     @intrinsic
     def tile(
         context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, rows: Any, cols: Any, row0: Any, row1: Any,
-        column: Any, low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, zeros: Any, spare: Any,
-        ahead: Any, end: Any,
+        column: Any, low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, spare: Any, ahead: Any, end: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             (
                 source, source_rows, source_cols, target, rows, cols, row0, row1, column,
-                low_h, low_w, weights, weight_row, weight_column, zeros, spare, ahead, end,
+                low_h, low_w, weights, weight_row, weight_column, spare, ahead, end,
             ) = args  # fmt: skip
             strip = Strip(lanes, builder, 1)
             factors = strip.weights(weights, weight_row, weight_column, taps)
@@ -172,38 +205,44 @@ def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
             left = builder.sub(strip.times(column, stride), low_w)
             wanted = [strip.inside(builder.add(left, strip.number(u * V)), cols) for u in range(stride)]
 
-            def meet(row: Any, sums: list[list[Any]]) -> list[list[Any]]:
+            def meet(row: Any, sums: list[Any]) -> list[Any]:
                 """Add a source row to the `taps` target rows that it meets, each with `stride` phases of columns."""
-                at = strip.row_or(zeros, builder.add(base, builder.mul(row, pitch)), row, source_rows)
-                cells = strip.columns(at, masks, reach + 1)[::-1]  # cell m is column k - m
-                found = [list(line) for line in sums] + [[strip.zero] * stride for _ in range(taps - len(sums))]
-                for a in range(taps):
-                    for b in range(taps):
-                        found[a][b % stride] = strip.fma(cells[b // stride], factors[a][b], found[a][b % stride])
-                return found
 
-            sums: list[list[Any]] = [[strip.zero] * stride for _ in range(taps - stride)]
+                def add(values: list[Any]) -> list[Any]:
+                    cells = strip.columns(builder.add(base, builder.mul(row, pitch)), masks, reach + 1)
+                    found = list(values)
+                    for a in range(taps):
+                        for b in range(taps):
+                            cell, place = reach - b // stride, a * stride + b % stride  # column k - b // stride
+                            found[place] = strip.fma_where(masks[cell], cells[cell], factors[a][b], found[place])
+                    return found
+
+                return strip.if_row(row, source_rows, sums + [strip.zero] * (taps * stride - len(sums)), add)
+
+            rest = (taps - stride) * stride  # sums that the next source row goes on with
+            sums: list[Any] = [strip.zero] * rest
             for m in range(reach, 0, -1):
-                sums = meet(builder.sub(row0, strip.number(m)), sums)[stride:]
+                sums = meet(builder.sub(row0, strip.number(m)), sums)[-rest:]
 
             def body(k: Any, carried: Any) -> Any:
-                ahead, *flat = carried
+                ahead, *sums = carried
                 ahead = strip.ask_ahead(ahead, end, 2)
-                sums = meet(k, [flat[q * stride : (q + 1) * stride] for q in range(taps - stride)])
+                sums = meet(k, sums)
                 for e in range(stride):
                     row = builder.sub(builder.add(strip.times(k, stride), strip.number(e)), low_h)
                     place = builder.add(target, builder.add(builder.mul(row, target_pitch), strip.times(left, SIZE)))
                     place = strip.row_or(spare, place, row, rows)
                     for u in range(stride):
                         order = [u * V // stride + i // stride + V * (i % stride) for i in range(V)]
-                        woven = builder.shuffle_vector(*sums[e], constant_vector(ir.VectorType(I32, V), order))
+                        phases = sums[e * stride : (e + 1) * stride]
+                        woven = builder.shuffle_vector(*phases, constant_vector(ir.VectorType(I32, V), order))
                         strip.store(builder.add(place, strip.number(u * V * SIZE)), woven, False, wanted[u])
-                return [ahead, *(total for line in sums[stride:] for total in line)]
+                return [ahead, *sums[-rest:]]
 
-            emit_loop(builder, row0, row1, [ahead, *(total for line in sums for total in line)], body)
+            emit_loop(builder, row0, row1, [ahead, *sums], body)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 18), emit
+        return types.void(*(types.int64,) * 17), emit
 
     return tile
 
@@ -223,6 +262,7 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
             first = builder.add(strip.times(column, stride), low_w)
             masks = strip.masks(first, source_cols, taps)
             wanted = strip.mask(builder.sub(cols, column))
+            met = [builder.and_(mask, wanted) for mask in strip.met(first, source_cols, taps)]
             pitch, dy_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
             base = builder.add(source, strip.times(first, SIZE))
             top = builder.add(strip.times(row0, stride), low_h)
@@ -241,9 +281,24 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
                 lines = [cells[a * taps : (a + 1) * taps] for a in range(kept)]
                 lines += [cells_of(builder.add(row, strip.number(j))) for j in range(taps - kept)]
                 factor = strip.load(place, False, wanted)
-                for a in range(taps):
-                    for b in range(taps):
-                        totals[a * taps + b] = strip.fma(lines[a][b], factor, totals[a * taps + b])
+                highest = builder.sub(row, strip.number(kept))
+
+                def add(values: list[Any], a: int) -> list[Any]:
+                    return [strip.fma_where(met[b], lines[a][b], factor, values[b]) for b in range(taps)]
+
+                def add_all(values: list[Any]) -> list[Any]:
+                    return [total for a in range(taps) for total in add(values[a * taps : (a + 1) * taps], a)]
+
+                def add_some(values: list[Any]) -> list[Any]:
+                    found = []
+                    for a in range(taps):
+                        mine, line = values[a * taps : (a + 1) * taps], builder.add(highest, strip.number(a))
+                        found += strip.if_row(line, source_rows, mine, partial(add, a=a))
+                    return found
+
+                lowest = builder.add(highest, strip.number(taps - 1))
+                inside = [builder.icmp_unsigned("<", line, source_rows) for line in (highest, lowest)]
+                totals = strip.when(builder.and_(*inside), add_all, add_some, totals)
                 down = builder.add(row, strip.number(stride)), builder.add(place, dy_pitch)
                 return [ahead, dy_ahead, *down, *totals, *(cell for line in lines[stride:][:kept] for cell in line)]
 
@@ -275,8 +330,8 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
 
     @outline
     def gather_rows(
-        source, source_rows, source_cols, target, cols, row0, row1, low_h, low_w, weights, weight_row, weight_column, zeros,
-        ahead, ahead_bytes,
+        source, source_rows, source_cols, target, cols, row0, row1, low_h, low_w, weights, weight_row, weight_column, ahead,
+        ahead_bytes,
     ):  # fmt: skip
         stay_outline()
         column, strips = 0, (cols + 2 * V - 1) // (2 * V)
@@ -285,12 +340,12 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
             if cols - column > V:
                 gather_two(
                     source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
-                    weight_column, zeros, begin, end,
+                    weight_column, begin, end,
                 )  # fmt: skip
             else:
                 gather_one(
                     source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
-                    weight_column, zeros, begin, end,
+                    weight_column, begin, end,
                 )  # fmt: skip
             column += 2 * V
 
@@ -299,7 +354,6 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
         low_h, low_w, weight_start, weight_row, weight_column, group_weights, stage,
     ):  # fmt: skip
         """stage: whether results go through scratch, past the cache."""
-        fill_zero(scratch, SPARE)
         plane = source_rows * source_cols * SIZE
         for unit in range(piece * group, min(piece * group + group, units)):
             owner, b = unit // blocks, unit % blocks
@@ -308,7 +362,7 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
             out = scratch + stage if stage else place
             gather_rows(
                 source + owner * plane, source_rows, source_cols, out, cols, row0, row1, low_h, low_w,
-                weights + owner % groups * group_weights + weight_start, weight_row, weight_column, scratch,
+                weights + owner % groups * group_weights + weight_start, weight_row, weight_column,
                 source + (unit + 1) * plane // blocks, plane // blocks,
             )  # fmt: skip
             if stage:
@@ -357,7 +411,6 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
         last_column, source_rows, source_cols, rows, cols, low_h, low_w, weight_row, weight_column, group_weights, stage,
     ):  # fmt: skip
         """The input gradient: source rows from first_row to last_row complete all rows of the target, the columns likewise."""
-        fill_zero(scratch, SPARE)
         plane = source_rows * source_cols * SIZE
         strips = (last_column - first_column + V - 1) // V
         for unit in range(piece * group, min(piece * group + group, units)):
@@ -371,7 +424,7 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
             for s in range(strips):
                 weave_tile(
                     source + owner * plane, source_rows, source_cols, out, rows, cols, row0, row1, first_column + s * V,
-                    low_h, low_w, weights + owner % groups * group_weights, weight_row, weight_column, scratch, scratch + SPARE,
+                    low_h, low_w, weights + owner % groups * group_weights, weight_row, weight_column, scratch + SPARE,
                     ahead + plane // blocks * s // strips, ahead + plane // blocks * (s + 1) // strips,
                 )  # fmt: skip
             if stage:

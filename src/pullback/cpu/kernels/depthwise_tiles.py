@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.kernels.native import LINE
-from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, pointer, some_lanes, splat_lanes
+from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, constant_vector, declare, pointer, some_lanes, splat_lanes
 
 WORD = 8
 PAIR = 16  # bytes of an entry of a table: source offset, weight offset
@@ -61,6 +61,13 @@ class Emit:
 
     def mask(self, count: Any) -> Any:
         return some_lanes(self.builder, count, self.lanes.count)
+
+    def between(self, lane: Any, first: Any, many: Any) -> Any:
+        """Mask of the lanes with numbers from `first` on, `many` of them; lane 0 has the number `lane`."""
+        builder, count = self.builder, self.lanes.count
+        begin, length = (splat_lanes(builder, builder.trunc(v, I32), count) for v in (builder.sub(lane, first), many))
+        numbers = builder.add(constant_vector(ir.VectorType(I32, count), range(count)), begin)
+        return builder.icmp_unsigned("<", numbers, length)
 
     def load(self, address: Any, wide: bool, mask: Any = None) -> Any:
         """A vector kept in the compute type (`wide`) or in the storage type."""
@@ -108,6 +115,10 @@ class Emit:
         kind = self.lanes.vector.llvm
         suffix = f"v{self.lanes.count}f{self.lanes.compute_size * 8}"
         return self.builder.call(declare(self.builder, f"llvm.fma.{suffix}", kind, [kind] * 3), [a, b, c])
+
+    def fma_where(self, mask: Any, a: Any, b: Any, c: Any) -> Any:
+        """c + a * b in the lanes that a mask sets, c elsewhere, whatever a and b are there."""
+        return self.builder.select(mask, self.fma(a, b, c), c)
 
     def word(self, address: Any) -> Any:
         return self.builder.load(pointer(self.builder, address, I64))
@@ -242,7 +253,7 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
                 emitter.store(builder.add(target, step), total, True)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 11), emit
+        return types.void(*(types.int64,) * 13), emit
 
     return tile
 
@@ -250,20 +261,21 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
 AT_ONCE = 4  # cells of a products tile whose sources are shared
 
 
-def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other: bool) -> Any:
+def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other: bool, ranged: bool = False) -> Any:
     """`rows` times `taps` sums of source * other over a run of cells, added to sums in memory.
 
     `entries` holds a (source, sum) pair of byte offsets for each row; taps are `unit` apart in the source, `sum_unit` in the
-    sums. dense: source_step is `unit`, so that neighbouring cells share what they read.
+    sums. dense: source_step is `unit`, so that neighbouring cells share what they read. ranged: not one run of cells but `lines`,
+    `pitch` bytes apart, and `ranges` holds the first lane and the lanes that each row adds of a line, through all its vectors.
     """
 
     @intrinsic
     def tile(
         context: Any, source: Any, other: Any, sums: Any, n: Any, entries: Any, count: Any, unit: Any, sum_unit: Any,
-        source_step: Any, other_step: Any,
+        source_step: Any, other_step: Any, ranges: Any, lines: Any, pitch: Any,
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step = args
+            source, other, sums, n, entries, count, unit, sum_unit, source_step, other_step, ranges, lines, pitch = args
             emitter = Emit(lanes, builder)
             mask = emitter.mask(n)
             other_mask = None if wide_other else mask
@@ -271,10 +283,11 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other
             steps, other_steps = emitter.steps(source_step, AT_ONCE), emitter.steps(other_step, AT_ONCE)
             pairs = [emitter.pair(entries, ir.Constant(I64, r)) for r in range(rows)]
             places = [builder.add(builder.add(sums, pair[1]), step) for pair in pairs for step in sum_units]
+            bounds = [emitter.pair(ranges, ir.Constant(I64, r)) for r in range(rows)] if ranged else []
 
             def cells(size: int) -> Any:
                 def body(_: Any, carried: Any) -> Any:
-                    at, other_at, *totals = carried
+                    at, other_at, lane, *totals = carried
                     factors = [emitter.load(builder.add(other_at, step), wide_other, other_mask) for step in other_steps[:size]]
                     for r in range(rows):
                         line = builder.add(at, pairs[r][0])
@@ -284,20 +297,32 @@ def make_products_tile(lanes: Any, rows: int, taps: int, dense: bool, wide_other
                             if key not in seen:
                                 place = units[key] if dense else builder.add(steps[u], units[i])
                                 seen[key] = emitter.load(builder.add(line, place), True)
-                            totals[r * taps + i] = emitter.fma(seen[key], factors[u], totals[r * taps + i])
+                            total = totals[r * taps + i]
+                            if ranged:
+                                met = emitter.between(builder.add(lane, emitter.number(u * lanes.count)), *bounds[r])
+                                totals[r * taps + i] = emitter.fma_where(met, seen[key], factors[u], total)
+                            else:
+                                totals[r * taps + i] = emitter.fma(seen[key], factors[u], total)
                     ahead = [builder.mul(step, ir.Constant(I64, size)) for step in (source_step, other_step)]
-                    return [builder.add(at, ahead[0]), builder.add(other_at, ahead[1]), *totals]
+                    lane = builder.add(lane, emitter.number(size * lanes.count))
+                    return [builder.add(at, ahead[0]), builder.add(other_at, ahead[1]), lane, *totals]
 
                 return body
 
-            carried = [source, other, *(emitter.load(place, True, mask) for place in places)]
             first, size = ir.Constant(I64, 0), ir.Constant(I64, AT_ONCE)
-            carried = emit_loop(builder, first, builder.sdiv(count, size), carried, cells(AT_ONCE))
-            _, _, *totals = emit_loop(builder, first, builder.srem(count, size), carried, cells(1))
+
+            def line(number: Any, totals: Any) -> list[Any]:
+                down = builder.mul(number, pitch)
+                carried = [builder.add(source, down), builder.add(other, down), first, *totals]
+                carried = emit_loop(builder, first, builder.sdiv(count, size), carried, cells(AT_ONCE))
+                return emit_loop(builder, first, builder.srem(count, size), carried, cells(1))[3:]
+
+            totals = [emitter.load(place, True, mask) for place in places]
+            totals = emit_loop(builder, first, lines, totals, line) if ranged else line(first, totals)
             for place, total in zip(places, totals, strict=True):
                 emitter.store(place, total, True, mask)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 10), emit
+        return types.void(*(types.int64,) * 13), emit
 
     return tile

@@ -14,7 +14,17 @@ from numba.extending import intrinsic
 
 from pullback.cpu.kernels.native import emit_prefetch
 from pullback.cpu.kernels.parts import call_part
-from pullback.cpu.kernels.vectors import I32, I64, LLVM_TYPES, declare, inline, pointer, some_lanes, splat_lanes
+from pullback.cpu.kernels.vectors import (
+    I32,
+    I64,
+    LLVM_TYPES,
+    constant_vector,
+    declare,
+    inline,
+    pointer,
+    some_lanes,
+    splat_lanes,
+)
 
 # What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
 FRESH, ADDED, STREAMED = 0, 1, 2
@@ -47,8 +57,22 @@ def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
     return end
 
 
+def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, count: int) -> list[Any]:
+    """Masks of the lanes that stretch t adds to: its range in a table of (first, how many), where the tile begins at `lane`."""
+    at = builder.add(table, builder.mul(t, ir.Constant(I64, 16)))
+    first, many = (builder.load(pointer(builder, builder.add(at, ir.Constant(I64, place)), I64)) for place in (0, 8))
+    begin, kind = builder.trunc(builder.sub(lane, first), I32), ir.VectorType(I32, count)
+    length = splat_lanes(builder, builder.trunc(many, I32), count)
+    masks = []
+    for v in range(vectors):
+        numbers = builder.add(constant_vector(kind, range(v * count, (v + 1) * count)), splat_lanes(builder, begin, count))
+        masks.append(builder.icmp_unsigned("<", numbers, length))
+    return masks
+
+
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, *asked = args
+    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, *more = args
+    asked, ranged = (more, []) if len(more) == ASKING else ([], more)
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -101,6 +125,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     a_start = looked_up(a_at, one, a, a)
     b_start = looked_up(b_at, b_tap, b_next, b)
     ahead_following = _emit_asking(builder, asked[0], ahead_next, asked[2]) if asked else none
+    lanes_met = _emit_ranges(builder, ranged[0], t, ranged[1], vectors, count) if ranged else []
     before = builder.block
     builder.branch(loop)
 
@@ -115,7 +140,12 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     for r in range(rows):
         value = builder.load(pointer(builder, row_place(a_place, a_index[r]), scalar))
         spread = splat_lanes(builder, value, count)
-        made += [builder.call(fma, [spread, bs[v], sums[r * vectors + v]]) for v in range(vectors)]
+        more_of_row = [builder.call(fma, [spread, bs[v], sums[r * vectors + v]]) for v in range(vectors)]
+        if ranged:
+            more_of_row = [
+                builder.select(lanes_met[v], value, sums[r * vectors + v]) for v, value in enumerate(more_of_row)
+            ]  # fmt: skip
+        made += more_of_row
     a_following, b_following = builder.add(a_place, a_step), builder.add(b_place, b_step)
     fewer = builder.sub(left, one)
     builder.cbranch(builder.icmp_signed(">", fewer, none), loop, tap_end)
@@ -175,16 +205,17 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
 
 TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
+ASKING, MASKED = 3, 2  # more of those that ask for memory ahead, and of those that mask their lanes
 
 
-def _asks(args: Any) -> str:
-    """A name's ending for tiles that ask for memory ahead: those with arguments for it."""
-    return "_asks" if len(args) > TABLE_TILE_ARGUMENTS + 1 else ""
+def _ending(args: Any) -> str:
+    """Of the name of a tile with these arguments."""
+    return {0: "", ASKING: "_asks", MASKED: "_masked"}[len(args) - TABLE_TILE_ARGUMENTS - 1]
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
     """Call a tile, whose arguments are the number of rows and those of a table tile: so a choice of tiles can jump to it."""
-    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_asks(args)}"
+    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_ending(args)}"
     return call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
 
 
@@ -244,7 +275,7 @@ def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) ->
             builder.ret_void()
         builder.position_at_end(end)
 
-    call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_asks(args)}", args, emit_choice)
+    call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_ending(args)}", args, emit_choice)
 
 
 def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
@@ -276,7 +307,26 @@ def make_asking_tiles(lanes: Any, rows: int, vectors: int) -> Any:
             _call_tiles(builder, lanes, rows, vectors, args)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 4)), emit
+        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + ASKING)), emit
+
+    return tiles
+
+
+def make_masked_tiles(lanes: Any, rows: int, vectors: int) -> Any:
+    """As make_table_tiles; stretch t adds to the lanes of its range only, first and how many at ranges + 16 * t.
+
+    Lanes are counted from `lane`, the number of the tile's first one.
+    """
+
+    @intrinsic
+    def tiles(
+        context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, ranges, lane
+    ):  # type: ignore[no-untyped-def] # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _call_tiles(builder, lanes, rows, vectors, args)
+            return ctx.get_dummy_value()
+
+        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + MASKED)), emit
 
     return tiles
 

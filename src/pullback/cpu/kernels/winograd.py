@@ -11,7 +11,7 @@ from typing import Any
 
 from pullback.cpu.kernels.native import fill_zero
 from pullback.cpu.kernels.tiles import make_tiles
-from pullback.cpu.kernels.vectors import get_int, outline, put_int, stay_outline
+from pullback.cpu.kernels.vectors import any_lane, equal, get_int, invert, outline, put_int, stay_outline
 from pullback.cpu.kernels.winograd_blocks import make_reader, make_transforms, make_writer
 from pullback.cpu.kernels.winograd_transforms import FILTER, INPUT, OUTPUT, make_gather, make_transpose
 
@@ -29,6 +29,8 @@ def build(
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     NUMBERS = len(INPUT[outputs_h]) * len(INPUT[outputs_w])
     TAPS = len(FILTER[outputs_h][0]) * len(FILTER[outputs_w][0])
+    ALL_TAPS = (len(FILTER[outputs_w]) if outputs_h > 1 else 0) + 1  # a number to which every tap adds
+    load_wide, splat = lanes.load_wide, lanes.splat
     PANEL = vectors * V
     CELL = V * WIDE
     staged = first or flipped  # the filter's vectors do not lie side by side
@@ -45,19 +47,21 @@ def build(
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
     def transform_filter(
-        piece, scratch, f, packed, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
+        piece, scratch, f, packed, faults, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
         tap_at, panel, step, panel_bytes, packed_group, stage_start,
     ):  # fmt: skip
         """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
 
         depth: how many sets of taps are transformed; tap_at: the numbers of the taps of each, -1 where there is none; taps: all
-        there are in the filter, where they lie *_bytes apart.
+        there are in the filter, where they lie *_bytes apart. Weights that are not finite are reported.
         """
         group, k0 = piece // chunks, piece % chunks * chunk
         kc = min(chunk, summed - k0)
         table, zeros, stage = scratch, scratch + stage_start, scratch + stage_start + CELL
         fill_zero(zeros, CELL)
         own = packed + group * packed_group
+        none = splat(0.0)
+        check = none
         for m in range(0, made, V):
             n = min(V, made - m)
             source = f + group * group_bytes + k0 * summed_bytes + m * made_bytes
@@ -85,6 +89,9 @@ def build(
                             place = stage + (tap * chunk + k) * CELL
                         put_int(table + 8 * t, place)
                     gather(table, 0, target + k * panel * WIDE, step, V if staged else n)
+                    check = check + load_wide(target + k * panel * WIDE + ALL_TAPS * step, V) * none
+        if any_lane(invert(equal(check, none))):
+            put_int(faults, 1)
 
     @outline
     def multiply(source, step, pitch, offsets, taps, summed, packed, filter_step, target, target_step, count):
