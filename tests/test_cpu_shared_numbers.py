@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from pullback.cpu import conv_common, conv_filter, depthwise_flat, depthwise_slide, matrix, pool_gradient
+import numpy as np
+
+import pullback as pb
+from pullback.cpu import (
+    conv_common,
+    conv_direct,
+    conv_filter,
+    depthwise_flat,
+    depthwise_planes,
+    depthwise_slide,
+    depthwise_tables,
+    matrix,
+    pool_gradient,
+)
+from pullback.cpu.conv_sweep import sweep_of
+from pullback.cpu.kernels import conv_cells as cells_kernels
+from pullback.cpu.kernels import conv_direct as direct_kernels
 from pullback.cpu.kernels import conv_filter as filter_kernels
+from pullback.cpu.kernels import depthwise as depthwise_kernels
 from pullback.cpu.kernels import depthwise_flat as flat_kernels
+from pullback.cpu.kernels import depthwise_planes as planes_kernels
 from pullback.cpu.kernels import depthwise_slide as slide_kernels
 from pullback.cpu.kernels import matrix as matrix_kernels
 from pullback.cpu.kernels import scatter_many, tiles
@@ -18,6 +36,21 @@ def test_plans_and_kernels_agree() -> None:
     assert matrix.BAND == matrix_kernels.BAND
     assert pool_gradient.MANY == scatter_many.MANY
     assert conv_filter.TURNED == filter_kernels.TURNED
+    assert 8 * conv_filter.ENTRY_WORDS == filter_kernels.ENTRY
+    assert depthwise_tables.FEW == depthwise_kernels.FEW
+    assert depthwise_planes.OUTS == planes_kernels.OUTS
+    for name in ("ROWS_OF_CELLS", "PARTS_OF_ROWS", "CELLS_OF_IMAGES"):
+        assert getattr(conv_direct, name) == getattr(direct_kernels, name)
+
+
+def test_plans_and_kernels_agree_on_a_phase() -> None:
+    x, f = np.empty((1, 9, 9, 3), np.float32), np.empty((3, 3, 3, 4), np.float32)
+    sweep = sweep_of(pb.explain("conv", x, f, padding=1).problem)
+    words = conv_common.phase_words(sweep, [0], [1, 1, 1], (0, 0, 0))
+    assert 8 * len(words) == direct_kernels.PHASE == cells_kernels.PLACES
+    phases = depthwise_tables.column_phases(pb.explain("conv", x, f, padding=1).problem.window, True)
+    table, _ = depthwise_tables.phase_tables(phases, 9, 4, 4, 0, 4, True, 0)
+    assert 8 * table.shape[1] == depthwise_kernels.PHASE
 
 
 def test_plans_know_the_rows_of_a_tile() -> None:

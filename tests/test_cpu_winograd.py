@@ -145,6 +145,45 @@ def test_what_is_not_finite_reaches_only_what_it_touches(op: str, place: int, va
     assert np.array_equal(np.isnan(got), np.isnan(truth))
 
 
+def scaled(op: str, arguments: tuple[Any, ...], dtype: str, first: float, second: float) -> tuple[Any, ...]:
+    return (*((a * factor).astype(dtype) for a, factor in zip(arguments[:2], (first, second), strict=True)), *arguments[2:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("dtype", "smallest"), [("float32", -149), ("float64", -1074)])
+def test_errors_among_the_smallest_numbers(op: str, layout: str, dtype: str, smallest: int) -> None:
+    """Beside the relative error an absolute one, in units of the smallest number: of inputs, of results, and of both."""
+    c, m = 12, 18
+    arguments = arrays(layout, 1, (13, 14), c, m, (3, 3), "float64", padding=1)[op]
+    tiny, wide = np.ldexp(1.0, smallest), np.longdouble
+    for exponent in (2, 9, 23, 30, 60):
+        magnitude = np.ldexp(tiny, exponent)
+        for first, second in ((magnitude, 1.0), (1.0, magnitude), (np.sqrt(magnitude), np.sqrt(magnitude)), (magnitude, 8.0)):
+            given = scaled(op, arguments, dtype, first, second)
+            found = run(op, given, layout=layout, padding=1).astype(wide)
+            up = np.ldexp(1.0, 600 if dtype == "float64" else 120)  # exact: the truth in float64, far from its smallest numbers
+            with pb.backend("reference"):
+                truth = getattr(pb, op)(*(a.astype(np.float64) * up for a in given[:2]), *given[2:], layout=layout, padding=1)
+            error = np.linalg.norm(found - truth.astype(wide) / up / up)
+            channels = {"conv": c, "conv_grad_input": m}.get(op, 13 * 14)
+            most = winograd.UNDERFLOW * channels * tiny * max(1.0, float(np.abs(given[0]).max()))
+            relative = BOUNDS[dtype] * np.linalg.norm(truth.astype(wide) / up / up)
+            assert error <= relative + most * np.sqrt(found.size), (exponent, first, second)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_small_results_that_are_not_among_the_smallest_keep_the_bound(op: str, layout: str) -> None:
+    arguments = arrays(layout, 1, (13, 14), 64, 64, (3, 3), "float64", padding=1)[op]
+    for first, second in ((1e-33, 1.0), (1.0, 1e-33), (1e-17, 1e-16)):
+        given = scaled(op, arguments, "float32", first, second)
+        found = run(op, given, layout=layout, padding=1).astype(np.float64)
+        with pb.backend("reference"):
+            truth = getattr(pb, op)(*(a.astype(np.float64) for a in given[:2]), *given[2:], layout=layout, padding=1)
+        assert np.linalg.norm(found - truth) < BOUNDS["float32"] * np.linalg.norm(truth)
+
+
 def test_precision_decides(variable: Any) -> None:
     x, f = np.ones((1, 56, 56, 64), np.float32), np.ones((3, 3, 64, 64), np.float32)
 

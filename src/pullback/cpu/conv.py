@@ -17,7 +17,7 @@ from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_filter import FilterPlan, filter_plan
 from pullback.cpu.conv_pointwise import pointwise_plan, prefers_pointwise, takes_pointwise
 from pullback.cpu.conv_sweep import lies_far
-from pullback.cpu.filter_memory import FilterOrder, in_known_order
+from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
 from pullback.cpu.refusals import not_empty
@@ -100,7 +100,8 @@ def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
             continue
         alone = replace(problem, window=Window(sizes, sizes, ones, ones, ones, zeros, zeros))
         made = direct_filter(alone, dy[outputs], read)
-        target[(*tap, ...) if last else (..., *tap)] = made.reshape(target.shape[-2:] if last else target.shape[:2])
+        place: Any = (*tap, ...) if last else (..., *tap)
+        target[place] = made.reshape(target.shape[-2:] if last else target.shape[:2])
     return target
 
 

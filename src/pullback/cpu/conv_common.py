@@ -21,6 +21,20 @@ STRETCH = 16  # terms, about
 PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
 Table = np.ndarray[Any, Any]
 
+# What a kernel does otherwise for some data, by op and kernel, in words for `explain`: which data cannot be seen from a problem.
+_WEIGHTS = "weights that are not finite run on a second plan, which skips taps beside the input"
+_GRADIENTS = "a result that is not finite is made again by a second plan, which skips taps beside the input"
+_TILES = "what is not finite, and the tiles it would reach, is made again by plain sums"
+DATA_NOTES: dict[tuple[str, str], str] = {
+    **{
+        (op, name): _WEIGHTS
+        for op in ("conv", "conv_grad_input")
+        for name in ("cells", "turned", "direct", "depthwise", "grouped")
+    },
+    **{("conv_grad_filter", name): _GRADIENTS for name in ("direct", "depthwise", "grouped")},
+    **{(op, "winograd"): _TILES for op in ("conv", "conv_grad_input", "conv_grad_filter")},
+}
+
 
 @dataclass(frozen=True)
 class ConvPlan:

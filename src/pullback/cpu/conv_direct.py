@@ -150,9 +150,7 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
     runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
     # Taps of one row whose cells follow each other are one longer stretch of terms.
     row_taps = len(w.phases[0].offsets)
-    side_by_side = all(
-        len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases
-    )
+    side_by_side = all(len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases)
     one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS and parts[2] == 1
     merged = max(1, row_taps) if one_run and side_by_side else 1
     # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
@@ -183,7 +181,8 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
         "parts_h": parts[1], "parts_w": parts[2], "apart_h": apart[1], "apart_w": apart[2], "part_h": part_bytes[1],
-        "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane, "volume_bytes": volume,
+        "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane,
+        "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "table_start": table_start, "cuts": cuts,
         "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,

@@ -19,7 +19,7 @@ from pullback.cpu.plan import Plan, make_plan
 from pullback.problem import Problem
 
 FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # below which taps are merged: packed with x, or where they are
-TURNED = 64  # see kernels/conv_filter.py
+TURNED, ENTRY_WORDS = 64, 13  # see kernels/conv_filter.py
 TURNING = 0.5  # cycles to transpose an element into a panel
 CROWDED = 0.4  # share of the cache's sets
 
@@ -224,7 +224,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
         "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
         "y_channel": y_channel, "step_h": h.source_step, "step_w": w.source_step,
-        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": len(tap_table) // 13,
+        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": len(tap_table) // ENTRY_WORDS,
         "tap_table": tap_table, "in_place": int(in_place), "low_h": low[1],
         "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
         "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,

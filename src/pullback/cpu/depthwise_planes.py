@@ -58,7 +58,8 @@ def _side(window: Window, axis: int, forward: bool) -> Side:
         phase, found = forward_phase(window, axis), tap_places(window, axis)
         ends = zip(*(numbers.tolist() for numbers in phase.met(s, n)), strict=True)
         taps = [
-            Tap(int(found.plane[t]), int(found.shift[t]) - found.low, t, *bases) for t, bases in zip(phase.taps, ends, strict=True)
+            Tap(int(found.plane[t]), int(found.shift[t]) - found.low, t, *bases)
+            for t, bases in zip(phase.taps, ends, strict=True)
         ]
         return Side(found.low, places_reached(window, axis, 1) - 1, [taps])
     phases = {phase.start: phase for phase in gradient_phases(window, axis)}

@@ -79,10 +79,11 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
     s, d, p = window.stride[axis], window.dilation[axis], window.pad_low[axis]
     common = math.gcd(s, d)
     if forward:
-        step = d // common if 1 < k and d // common <= MOST_CLASSES else 1
+        step = d // common if k > 1 and d // common <= MOST_CLASSES else 1
         unit = d if k > 1 else s
         return tuple(
-            Columns(start, step, -(-(o - start) // step), start * s - p, unit, step * s, k, 0, 1) for start in range(min(step, o))
+            Columns(start, step, -(-(o - start) // step), start * s - p, unit, step * s, k, 0, 1)
+            for start in range(min(step, o))
         )
     found = []
     for phase in with_idle(gradient_phases(window, axis), window.input_size[axis], s):

@@ -97,8 +97,11 @@ def _conv_calls(task: Task) -> Iterator[tuple[Any, ...]]:
         f = np.zeros((*kernel, c_in // groups, c_out) if last else (c_out, c_in // groups, *kernel), dtype)
         options = {"stride": stride, "padding": "same", "groups": groups, "layout": layout}
         dy = np.zeros(PREPARE["conv"](x, f, **options)[0].output_shape, dtype)
-        arguments = {"conv": (x, f), "conv_grad_input": (dy, f, x.shape), "conv_grad_filter": (dy, x, f.shape)}
-        yield PREPARE[task.op](*arguments[task.op], **options)
+        # Numbers that are not finite ask for kernels of their own.
+        for value in (0.0, np.inf):
+            odd_f, odd_dy = np.full_like(f, value), np.full_like(dy, value)
+            arguments = {"conv": (x, odd_f), "conv_grad_input": (dy, odd_f, x.shape), "conv_grad_filter": (odd_dy, x, f.shape)}
+            yield PREPARE[task.op](*arguments[task.op], **options)
 
 
 def _calls(task: Task) -> Iterator[tuple[Any, ...]]:

@@ -24,6 +24,10 @@ from pullback.window import Window
 
 NAME = "winograd"
 ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 40 are measured
+# And of single results, absolutely, in units of the smallest number above 0, for each summed channel and set of taps, times the
+# largest number of x or dy if that is above 1. A transformed weight errs by 3 of them; it meets 100 times such a number, and what
+# has been summed is added up with factors of 361 in all.
+UNDERFLOW = 2**17
 FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
 

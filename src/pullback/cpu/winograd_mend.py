@@ -69,7 +69,9 @@ def odd_channels(problem: Problem, filter: Array) -> OddChannels:
     def of_channels(flags: Any) -> Flags:
         if forward:
             return np.asarray(flags.reshape(-1, problem.channels_out).any(axis=0))
-        grouped = flags.reshape(-1, problem.channels_in // problem.groups, problem.groups, problem.channels_out // problem.groups)
+        grouped = flags.reshape(
+            -1, problem.channels_in // problem.groups, problem.groups, problem.channels_out // problem.groups
+        )
         return np.asarray(grouped.any(axis=(0, 3)).T.reshape(made))
 
     certain = of_channels(np.isnan(weights) & always)
@@ -84,7 +86,7 @@ def too_many(problem: Problem, odd: OddChannels) -> bool:
 def _touched(problem: Problem, source: Array) -> Flags | None:
     """What reads a NaN of the target with its channels last, as an index; None if nothing does."""
     view, window, forward = _channels_last(problem, source), problem.window, problem.op == "conv"
-    found = np.isnan(view).reshape(*view.shape[:-1], problem.groups, -1).any(axis=-1)
+    found: Any = np.isnan(view).reshape(*view.shape[:-1], problem.groups, -1).any(axis=-1)
     if not found.any():
         return None
     for axis in range(window.rank):
@@ -130,9 +132,9 @@ def mend_sweep(problem: Problem, source: Array, filter: Array, target: Array, od
         given = given[..., channels] if forward else given[..., channels, :]
         if problem.layout == "channels_first":
             given = np.moveaxis(given, (-1, -2), (0, 1))
-        changed = {"channels_out" if forward else "channels_in": len(channels)}
-        made = _channels_last(problem, otherwise(replace(problem, **changed), source, np.ascontiguousarray(given)))
-        view[..., channels] = made
+        count = len(channels)
+        some = replace(problem, channels_out=count) if forward else replace(problem, channels_in=count)
+        view[..., channels] = _channels_last(problem, otherwise(some, source, np.ascontiguousarray(given)))
     view[..., odd.certain] = np.nan
 
 

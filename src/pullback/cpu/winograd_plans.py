@@ -78,10 +78,10 @@ def filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrde
     chunks = -(-shape.summed // FILTER_CHUNK)
     stage = aligned(8 * TAPS**2)
     given = {
-        "f": None, "packed": None, "faults": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets, "taps": problem.window.tap_count,
-        "made": shape.made, "summed": shape.summed, "tap_bytes": tap, "summed_bytes": summed_bytes,
-        "made_bytes": made_bytes, "group_bytes": group, "tap_at": tap_numbers(problem.window, axes, flipped),
-        "panel": packed.panel,
+        "f": None, "packed": None, "faults": None, "chunk": FILTER_CHUNK, "chunks": chunks, "depth": shape.sets,
+        "taps": problem.window.tap_count, "made": shape.made, "summed": shape.summed, "tap_bytes": tap,
+        "summed_bytes": summed_bytes, "made_bytes": made_bytes, "group_bytes": group,
+        "tap_at": tap_numbers(problem.window, axes, flipped), "panel": packed.panel,
         "step": packed.step, "panel_bytes": packed.panel_bytes, "packed_group": packed.group_bytes, "stage_start": stage,
     }  # fmt: skip
     scratch = stage + (1 + problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell

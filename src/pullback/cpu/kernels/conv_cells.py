@@ -19,8 +19,8 @@ from pullback.cpu.kernels.tiles import make_masked_tiles, make_table_tiles, tile
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import get_int, inline, outline, put_int, stay_outline
 
-# Words of a phase: bases and first target cell by axis (depth, rows, columns), taps of earlier phases, own taps, the words of each axis
-# (tap_ranges), where the places of its taps are listed.
+# Words of a phase: bases and first target cell by axis (depth, rows, columns), taps of earlier phases, own taps, the words of each
+# axis (tap_ranges), where the places of its taps are listed.
 AXES = 8 * 8
 AXIS = 8 * AXIS_WORDS
 PLACES = AXES + 3 * AXIS
@@ -154,7 +154,20 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 )  # fmt: skip
             line = (h - h0) * line_places * WIDE
             sum_lanes(
-                col1 - w0, n, a, width * WIDE, taps, table, scratch + line, b_at, ranges, size, plane_bytes, c + line, c_row, add
+                col1 - w0,
+                n,
+                a,
+                width * WIDE,
+                taps,
+                table,
+                scratch + line,
+                b_at,
+                ranges,
+                size,
+                plane_bytes,
+                c + line,
+                c_row,
+                add,
             )
 
     def make_sweep(sum_phase: Any) -> Any:
@@ -213,10 +226,14 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 words = phase_table + PHASE * p
                 row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
                 if d0 < get_int(words):
-                    origin = target + group * target_group + image * target_image + (d0 * to_d + get_int(words + 24)) * target_plane
+                    origin = (
+                        target + group * target_group + image * target_image + (d0 * to_d + get_int(words + 24)) * target_plane
+                    )
                     for h in range(h0, row1):
                         out = (
-                            origin + (h * to_h + get_int(words + 32)) * target_row + (w0 * to_w + get_int(words + 40)) * target_cell
+                            origin
+                            + (h * to_h + get_int(words + 32)) * target_row
+                            + (w0 * to_w + get_int(words + 40)) * target_cell
                         )
                         made = buffer + p * n_count * buffer_row + (h - h0) * line_places * WIDE
                         if first and to_w == 1:

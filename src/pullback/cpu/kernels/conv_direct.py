@@ -1,8 +1,8 @@
 """Direct convolution with vectors over the produced channels: tiles of target cells by channels, summed over (tap, channel).
 
 A piece is a block of base positions (see conv_sweep) and a range of produced channels. Its source cells are packed into scratch,
-a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results go straight to the target, or through a block in
-scratch where they must be narrowed or turned into channels_first.
+a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results go straight
+to the target, or through a block in scratch where they must be narrowed or turned into channels_first.
 
 Taps above, below and beside the source are left out, but for those of a run along a row, which meet zeros there. Where weights are
 not finite, and so must not meet them, a row is cut into runs of cells with the same taps.
@@ -20,8 +20,8 @@ from pullback.cpu.kernels.tiles import ADDED, FRESH, STREAMED, make_asking_tiles
 from pullback.cpu.kernels.transpose import make_transpose
 from pullback.cpu.kernels.vectors import any_lane, equal, get_int, inline, invert, outline, put_int, stay_outline
 
-# Words of a phase: how many bases it has and where its target cells start, by axis; taps of earlier phases, its own taps; the words of
-# each axis (tap_ranges).
+# Words of a phase: how many bases it has and where its target cells start, by axis; taps of earlier phases, its own taps; the words
+# of each axis (tap_ranges).
 AXES = 8 * 8
 AXIS = 8 * AXIS_WORDS
 PHASE = AXES + 3 * AXIS
@@ -118,7 +118,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     if above != h0 or below != h1 or left != w0 or right != w1:
                         h0, h1, w0, w1 = above, below, left, right
                         list_taps(table, axes, columns, d0, d1, h0, h1, w0, w1, cuts, cut_bytes)
-                    cells, a_row, c_next = (images, image_bytes, c_image) if runs == CELLS_OF_IMAGES else (end - w, col_bytes, c_col)
+                    cells, a_row, c_next = end - w, col_bytes, c_col
+                    if runs == CELLS_OF_IMAGES:
+                        cells, a_row, c_next = images, image_bytes, c_image
                     for i in range(i0, i0 + inner):
                         tile_run(
                             cells, area + i * image_bytes + (h - row0) * row_bytes + (w - col0) * col_bytes, table, depth,

@@ -105,8 +105,8 @@ def build(lanes: Any) -> dict[str, Any]:
 
     @inline
     def sum_phase(
-        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch, entries,
-        most, columns, column_pairs, weight_row, ahead, end,
+        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
+        entries, most, columns, column_pairs, weight_row, ahead, end,
     ):  # fmt: skip
         """The places of one phase of a block, as one run."""
         k0, k1, length = get_int(words), get_int(words + 8), rows * pitch // WIDE
@@ -130,8 +130,8 @@ def build(lanes: Any) -> dict[str, Any]:
 
     @inline
     def skip_phase(
-        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch, entries,
-        most, columns, column_pairs, weight_row, ahead, end,
+        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
+        entries, most, columns, column_pairs, weight_row, ahead, end,
     ):  # fmt: skip
         sum_rows(
             areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
@@ -174,8 +174,8 @@ def build(lanes: Any) -> dict[str, Any]:
                         step, end = phases_h * phases_w * sum_plane, ahead + ahead_bytes
                         sum_phase(
                             areas, to, factors, outs, plane_rows, first // phases_h, plane_cols, count, scratch, words, tap_pairs,
-                            tap_ends, target_weights, step, pitch, scratch + entry_start, entries, columns, column_pairs, weight_row,
-                            ahead, end,
+                            tap_ends, target_weights, step, pitch, scratch + entry_start, entries, columns, column_pairs,
+                            weight_row, ahead, end,
                         )  # fmt: skip
                         ahead = end
                     for i in range(outs):
@@ -215,7 +215,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def sum_block(
         areas, other, sums, rows, row0, cols, count, area_pairs, phase, tap_pairs, tap_ends, pitch, entries, ranges, spare
     ):  # fmt: skip
-        """The products of a block of dy with what its taps meet, as one run; what a tile does beyond the last tap goes to `spare`."""
+        """The products of a block of dy with what its taps meet, as one run. spare: for what a tile does beyond the last tap."""
         total, taps = 0, get_int(phase + 8)
         for a in range(count):
             for t in range(taps):
@@ -246,7 +246,8 @@ def build(lanes: Any) -> dict[str, Any]:
             sources_each, targets_each,
             source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w,
             low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, other_start, entry_start, own_start, end,
-            block_rows, d_ptr, d_src, d_tap, phase_table, tap_pairs, tap_ends, range_start, plane_taps, source_weights, target_weights,
+            block_rows, d_ptr, d_src, d_tap, phase_table, tap_pairs, tap_ends, range_start, plane_taps, source_weights,
+            target_weights,
         ):  # fmt: skip
             """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
             areas, other, entries, own = scratch + area_start, scratch + other_start, scratch + entry_start, scratch + own_start
@@ -274,8 +275,8 @@ def build(lanes: Any) -> dict[str, Any]:
                             widen_run(dy + (plane + r) * cols * SIZE, other + r * pitch, cols)
                         fill(other + (last - first) * pitch, V, 0.0)
                         sum_block(
-                            areas, other, to, last - first, first, cols, count, scratch, phase_table, tap_pairs, tap_ends, pitch, entries,
-                            scratch + range_start, scratch + end - 2 * vector - to,
+                            areas, other, to, last - first, first, cols, count, scratch, phase_table, tap_pairs, tap_ends, pitch,
+                            entries, scratch + range_start, scratch + end - 2 * vector - to,
                         )  # fmt: skip
                 each = targets_each * target_weights // WIDE
                 result = sums + chunk * sums_bytes + g * each * WIDE

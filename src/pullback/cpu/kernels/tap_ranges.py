@@ -1,7 +1,7 @@
 """Which taps of an axis meet a source cell: arithmetic on the words that a plan keeps of each axis of a phase (conv_sweep).
 
-Words of an axis: how many taps; the lowest offset, and the distance of offsets; whether offsets fall from tap to tap; where the cells
-of the first tap lie from the first place of a base in bytes, and the distance from tap to tap there.
+Words of an axis: how many taps; the lowest offset, and the distance of offsets; whether offsets fall from tap to tap; where the
+cells of the first tap lie from the first place of a base in bytes, and the distance from tap to tap there.
 """
 
 from __future__ import annotations

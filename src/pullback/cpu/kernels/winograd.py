@@ -47,8 +47,8 @@ def build(
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
     def transform_filter(
-        piece, scratch, f, packed, faults, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes, group_bytes,
-        tap_at, panel, step, panel_bytes, packed_group, stage_start,
+        piece, scratch, f, packed, faults, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes,
+        group_bytes, tap_at, panel, step, panel_bytes, packed_group, stage_start,
     ):  # fmt: skip
         """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
 
