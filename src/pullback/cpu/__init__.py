@@ -14,7 +14,7 @@ from pullback.cpu import conv, depthwise, pool, winograd
 from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
-from pullback.cpu.refusals import not_empty
+from pullback.cpu.refusals import in_reach, not_empty
 from pullback.problem import Problem
 from pullback.registry import CPU, Accepts, add_kernel
 
@@ -25,7 +25,7 @@ TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking
 def _channels_can(problem: Problem) -> str | None:
     if problem.layout != "channels_last":
         return "its vectors run over channels, which do not lie side by side in channels_first"
-    return not_empty(problem)
+    return in_reach(problem)
 
 
 def _channels_pays(problem: Problem) -> str | None:
@@ -46,7 +46,7 @@ def _phases_can(problem: Problem) -> str | None:
         return "it weaves single elements, not cells of several channels"
     if not is_flat(window):
         return "it needs as many outputs along each axis as the axis has cells per stride"
-    return not_empty(problem)
+    return in_reach(problem)
 
 
 def _phases_pays(problem: Problem) -> str | None:
@@ -59,7 +59,7 @@ def _rows_can(problem: Problem) -> str | None:
     stride = simplified(problem).window.stride[-1]
     if stride > MOST_STRIDE:
         return f"it splits rows in registers by strides up to {MOST_STRIDE}, not {stride}"
-    return not_empty(problem)
+    return in_reach(problem)
 
 
 def _whole_can(problem: Problem) -> str | None:
@@ -83,24 +83,24 @@ def _register(op: str, name: str, can: Accepts, run: Callable[..., Any], *module
 _register("max_pool", "whole", _whole_can, pool.max_pool, WHOLE)
 _register("max_pool", "channels", _channels_can, pool.max_pool, CHANNELS, pays=_channels_pays)
 _register("max_pool", "rows", _rows_can, pool.max_pool, ROWS)
-_register("max_pool", "planes", not_empty, pool.max_pool, PLANES)
+_register("max_pool", "planes", in_reach, pool.max_pool, PLANES)
 _register("max_pool_grad", "whole", _whole_can, pool.max_pool_grad, WHOLE)
 _register("max_pool_grad", "channels", _channels_can, pool.max_pool_grad, CHANNELS, pays=_channels_pays)
 _register("max_pool_grad", "rows", _rows_can, pool.max_pool_grad, ROWS)
-_register("max_pool_grad", "planes", not_empty, pool.max_pool_grad, PLANES)
+_register("max_pool_grad", "planes", in_reach, pool.max_pool_grad, PLANES)
 _register("max_pool_grad_from_winners", "whole", _whole_can, pool.max_pool_grad_from_winners, WHOLE)
 _register("max_pool_grad_from_winners", "gather", _channels_can, pool.max_pool_grad_from_winners, CHANNELS, pays=_gather_pays)
 _register("max_pool_grad_from_winners", "phases", _phases_can, pool.max_pool_grad_from_winners, PHASES, pays=_phases_pays)
-_register("max_pool_grad_from_winners", "scatter", not_empty, pool.max_pool_grad_from_winners, SCATTER)
+_register("max_pool_grad_from_winners", "scatter", in_reach, pool.max_pool_grad_from_winners, SCATTER)
 _register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
 _register("max_pool_jvp", "take", not_empty, pool.max_pool_jvp)
 _register("avg_pool", "whole", _whole_can, pool.avg_pool, WHOLE)
 _register("avg_pool", "channels", _channels_can, pool.avg_pool, CHANNELS, pays=_channels_pays)
 _register("avg_pool", "rows", _rows_can, pool.avg_pool, ROWS)
-_register("avg_pool", "planes", not_empty, pool.avg_pool, PLANES)
+_register("avg_pool", "planes", in_reach, pool.avg_pool, PLANES)
 _register("avg_pool_grad", "whole", _whole_can, pool.avg_pool_grad, WHOLE)
 _register("avg_pool_grad", "channels", _channels_can, pool.avg_pool_grad, CHANNELS, pays=_channels_pays)
-_register("avg_pool_grad", "phases", not_empty, pool.avg_pool_grad, PHASES)
+_register("avg_pool_grad", "phases", in_reach, pool.avg_pool_grad, PHASES)
 depthwise.register()  # the special ones first: where they pay, they are faster
 winograd.register()
 conv.register()
