@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 from cases import call, cases, favourites, integers
+from endless import DEEP, ITSELF, NO_END, TWICE
 from hypothesis import given
 from hypothesis import strategies as st
 from kernels import OPS, KernelUnderTest, kernels_of
@@ -32,14 +32,6 @@ VALID: dict[str, dict[str, Any]] = {
     "avg_pool_grad": {"dy": POOLED, "input_shape": X.shape, "window": 2},
 }
 HUGE = 10**30
-ITSELF: list[Any] = []
-ITSELF.append(ITSELF)
-TWICE: list[Any] = []
-TWICE += [TWICE, TWICE]  # NumPy would look at 2**64 lists
-DEEP: list[Any] = []
-for _ in range(10_000):
-    DEEP = [DEEP]
-NO_END = (ITSELF, TWICE, DEEP, count(1), 10**5000)
 
 NOT_POSITIVE_INTEGERS = (0, -1, 1.0, 1.5, float("nan"), True, "2", b"2", 1j, (1,), (1, 2, 3), (), (1, 0), (1, 1.0), (True, 1),
                          {}, [[1, 1], [1, 1]], np.ones(2), np.array(1.0), np.bool_(True), list, *NO_END)  # fmt: skip

@@ -79,15 +79,16 @@ def test_windows_far_beyond_their_input_take_no_memory(keywords: dict[str, Any])
         assert "runs      reference/taps" in explained
 
 
+@pytest.mark.parametrize("padding", [1, "same"])
 @pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
-def test_empty_arrays_are_answered_and_explained(each_backend: str, layout: str) -> None:
+def test_empty_arrays_are_answered_and_explained(each_backend: str, layout: str, padding: Any) -> None:
     """Every op with an empty batch, image or no channels."""
     last = layout == "channels_last"
     for batch, size, channels in product((0, 2), (0, 1, 5), (0, 3, 20)):
         shape = (batch, size, channels) if last else (batch, channels, size)
         x, calls = np.ones(shape, np.float32), []
         f = np.ones((2, channels, 3) if last else (3, channels, 2), np.float32)
-        options: dict[str, Any] = {"padding": 1, "layout": layout}
+        options: dict[str, Any] = {"padding": padding, "layout": layout}
         dy = np.ones(pb.explain("max_pool", x, 2, **options).problem.output_shape, np.float32)
         dz = np.ones(pb.explain("conv", x, f, **options).problem.output_shape, np.float32)
         indices, winners = np.full(dy.shape, -1), np.full(dy.shape, 255, np.uint8)
