@@ -10,12 +10,14 @@ import numpy as np
 import oracle
 import pytest
 from cases import call, cases, favourites, integers
+from endless import DEEP, ITSELF, NO_END, TWICE
 from hypothesis import given
 from hypothesis import strategies as st
 from kernels import OPS, KernelUnderTest, kernels_of
 from numpy.lib.stride_tricks import as_strided
 
 import pullback as pb
+from pullback.ops.arguments import shown
 
 X, F, DY = np.ones((2, 5, 7, 4)), np.ones((2, 3, 2, 6)), np.ones((2, 4, 5, 6))
 POOLED, INDICES = np.ones((2, 2, 3, 4)), np.zeros((2, 2, 3, 4), np.int64)
@@ -32,23 +34,25 @@ VALID: dict[str, dict[str, Any]] = {
 HUGE = 10**30
 
 NOT_POSITIVE_INTEGERS = (0, -1, 1.0, 1.5, float("nan"), True, "2", b"2", 1j, (1,), (1, 2, 3), (), (1, 0), (1, 1.0), (True, 1),
-                         {}, [[1, 1], [1, 1]], np.ones(2), np.array(1.0), np.bool_(True), list)  # fmt: skip
+                         {}, [[1, 1], [1, 1]], np.ones(2), np.array(1.0), np.bool_(True), list, *NO_END)  # fmt: skip
 NOT_FLOATS: tuple[Callable[[np.ndarray], Any], ...] = (
     lambda a: a.astype(np.int32), lambda a: a.astype(np.complex64), lambda a: a.astype(object), lambda a: a.astype(str),
     lambda a: a.astype(bool), np.ma.masked_array, lambda a: None, lambda a: "array",
-    lambda a: a.astype("M8[s]"), lambda a: [[[[1.0], [1.0, 2.0]]]],
+    lambda a: a.astype("M8[s]"), lambda a: [[[[1.0], [1.0, 2.0]]]], lambda a: ITSELF, lambda a: TWICE, lambda a: DEEP,
 )  # fmt: skip
-NOT_SHAPES = (None, 5, "2574", b"2574", (2, 5, 7, -4), (2.0, 5, 7, 4), (True, 5, 7, 4), ("2", 5, 7, 4), np.array(3), list)
+NOT_SHAPES = (None, 5, "2574", b"2574", (2, 5, 7, -4), (2.0, 5, 7, 4), (True, 5, 7, 4), ("2", 5, 7, 4), np.array(3), list,
+              *NO_END)  # fmt: skip
 BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "stride": NOT_POSITIVE_INTEGERS,
     "dilation": (*NOT_POSITIVE_INTEGERS, None, 7, HUGE),
     "window": (*NOT_POSITIVE_INTEGERS, None, 6, (6, 1), (1, 8), HUGE),
-    "groups": (0, -2, 1, 4, 2.0, True, "2", None, (2,), np.float64(2), HUGE),
+    "groups": (0, -2, 1, 4, 2.0, True, "2", None, (2,), np.float64(2), HUGE, *NO_END),
     "padding": ("SAME", "full", "", b"same", None, 1.5, True, np.bool_(False), (1,), (1, 2, 3), (), [(1, 2)], "1", 1j,
                 [(1, 2, 3), (0, 0)], [(1,), (1,)], [("a", "b"), (0, 0)], [(1.0, 0), (0, 0)], [None, None], ["ab", "cd"],
-                [(True, 0), (0, 0)], (1.0, 1.0), -9, [(0, -7), (0, 0)], {"low": 1}, [list, list], np.ones(2)),
-    "layout": ("NHCW", "nhwc", "NWC", "NCDHW", "NDHWC", "NCW", "", "last", None, 3, ["NHWC"], b"NHWC"),
-    "rounding": ("Floor", "trunc", "", None, 1, True, ["floor"], np.array(["floor", "ceil"])),
+                [(True, 0), (0, 0)], (1.0, 1.0), -9, [(0, -7), (0, 0)], {"low": 1}, [list, list], np.ones(2), *NO_END,
+                [ITSELF, TWICE], [(0, DEEP), (0, 0)]),
+    "layout": (ITSELF, DEEP, "NHCW", "nhwc", "NWC", "NCDHW", "NDHWC", "NCW", "", "last", None, 3, ["NHWC"], b"NHWC"),
+    "rounding": (DEEP, "Floor", "trunc", "", None, 1, True, ["floor"], np.array(["floor", "ceil"])),
     "ties": ("any", "", None, True, 0, ["first"]),
     "nan": ("leading", "NaN", None, float("nan"), True),
     "count_include_pad": (1, 0, None, "yes", 1.0),
@@ -57,7 +61,7 @@ BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "input_shape": NOT_SHAPES,
     "filter_shape": NOT_SHAPES,
     "indices": (INDICES * 1.0, INDICES.astype(bool), INDICES.astype(object), INDICES + X.size, INDICES - 2, None,
-                INDICES.astype(np.uint64) + np.uint64(2**63), np.ma.masked_array(INDICES), list),
+                INDICES.astype(np.uint64) + np.uint64(2**63), np.ma.masked_array(INDICES), list, ITSELF, TWICE, DEEP),
     "x": tuple(spoil(X) for spoil in NOT_FLOATS),
     "filter": tuple(spoil(F) for spoil in NOT_FLOATS),
     "dy": tuple(spoil(DY) for spoil in NOT_FLOATS),
@@ -78,7 +82,7 @@ def parameters(op: str) -> set[str]:
 
 
 def label(value: Any) -> str:
-    return f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else repr(value)[:40]
+    return f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)[:40]
 
 
 def bad_calls() -> list[Any]:
@@ -112,6 +116,7 @@ def test_bad_input_is_one_clear_exception(op: str, name: str, value: Any, shape:
 def assert_clear(error: Exception, op: str) -> None:
     assert type(error) in (TypeError, ValueError)
     assert str(error).startswith(f"{op}: "), error
+    assert len(str(error)) < 500
     assert error.__suppress_context__ or error.__context__ is None, "one exception, not a chain"
 
 
@@ -235,7 +240,7 @@ JUNK = st.sampled_from([
     (2, 1), ((1, 0), (0, 1)), (1, 2, 3), [1, [2]], {}, {1: 2, 2: 1}, frozenset({1, 2}), object(), len, list, np.array([1, 2]),
     np.array(2), np.array(2.0), np.float64(1), "floor", "ceil", "round", "channels_first", "NCHW", "last", "ignore", HUGE,
     -HUGE, (HUGE, 1), range(1, 3), 1j, Ellipsis, np.ones((2, 5, 7, 4)), np.ones((0, 5, 7, 4)), np.full((2, 2, 3, 4), 7),
-    X.shape, F.shape,
+    X.shape, F.shape, ITSELF, TWICE,
 ])  # fmt: skip
 
 

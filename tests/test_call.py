@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,33 @@ def test_keywords_given_as_arrays_are_not_mistaken_for_each_other() -> None:
     for stride in (1, 2, 3):
         got = pb.max_pool(x, 2, stride=np.array([stride, stride]))  # type: ignore[arg-type]
         np.testing.assert_array_equal(got, pb.max_pool(x, 2, stride=stride))
+
+
+NUMBERS = (np.int64, np.int8, np.uint32, np.array, lambda n: [np.int64(n)] * 2, lambda n: np.array([n, n], np.int16))
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numpy_numbers_are_remembered(number: Any) -> None:
+    """As each of its kind and value alone: what is refused as one may be allowed as another."""
+    for _ in range(2):
+        for stride in (1, 2):
+            found = pb.max_pool(X, 2, stride=number(stride), padding=((number(0),) * 2, (0, 0)) if number is np.int64 else 0)
+            np.testing.assert_array_equal(found, pb.max_pool(X, 2, stride=stride))
+        assert len(call._remembered) == 4
+    for keywords in (
+        {"stride": np.bool_(True)},
+        {"stride": np.float64(1)},
+        {"stride": np.array(1.0)},
+        {"stride": np.array(True)},
+    ):
+        with pytest.raises(TypeError, match="stride"):
+            pb.max_pool(X, 2, **keywords)
+    assert len(call._remembered) == 4
+
+
+def test_a_remembered_number_does_not_allow_its_equals() -> None:
+    for order in (0, 1):
+        pb.max_pool(X, 2, return_indices=True, storage_order=order)
+        for equal in (np.int64(order), bool(order), float(order), np.array(order)):
+            with pytest.raises(ValueError, match="storage_order"):
+                pb.max_pool(X, 2, return_indices=True, storage_order=equal)

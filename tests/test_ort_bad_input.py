@@ -4,8 +4,10 @@ import contextlib
 
 import numpy as np
 import pytest
+from endless import LISTS, NO_END
 
 from pullback import ort
+from pullback.ops.arguments import LARGEST, shown
 
 X2 = np.ones((1, 1, 4, 4), np.float32)
 W2 = np.ones((1, 1, 3, 3), np.float32)
@@ -216,3 +218,75 @@ def test_conv_grad_in_quirks_refuses_undefined_results():
     assert dx.shape == X2.shape
     assert dw is None
     assert db == 16
+
+
+CALLS = {
+    "MaxPool": ({"X": X2}, K2 | {"pads": [0] * 4, "dilations": [1, 1], "storage_order": 0, "ceil_mode": 0}, {}),
+    "AveragePool": ({"X": X2}, K2 | {"pads": [0] * 4, "dilations": [1, 1], "count_include_pad": 0, "ceil_mode": 0}, {}),
+    "Conv": ({"X": X2, "W": W2}, {"pads": [0] * 4, "dilations": [1, 1], "strides": [1, 1], "group": 1}, {}),
+    "ConvGrad": ({"dY": DY2, "X": X2, "W": W2}, {"pads": [0] * 4, "dilations": [1, 1], "strides": [1, 1], "group": 1}, {}),
+    "AveragePoolGrad": ({"dY": DY2}, K2 | {"pads": [0] * 4}, {"output_shape": X2.shape}),
+    "MaxPoolGrad": ({"dY": DY2, "Indices": I2}, {}, {"output_shape": X2.shape}),
+}
+
+
+@MODES
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("given", [5, [X2], (X2,), "X", np.ones(3), *LISTS], ids=shown)
+def test_inputs_and_attributes_that_are_no_mappings(context, op, given):
+    inputs, attrs, keywords = CALLS[op]
+    refused(context, TypeError, f"^{op}: inputs must be a mapping of names to arrays, not ", op, given, attrs, **keywords)
+    refused(context, TypeError, f"^{op}: attrs must be a mapping of names to values, not ", op, inputs, given, **keywords)
+
+
+@MODES
+@pytest.mark.parametrize("op", CALLS)
+def test_other_arguments_of_a_wrong_kind(context, op):
+    inputs, attrs, keywords = CALLS[op]
+    for outputs in (5, [5], [None], [["Y"]], np.ones(2), *NO_END):
+        refused(context, ValueError, f"^{op}: outputs is ", op, inputs, attrs, **keywords | {"outputs": outputs})
+    for domain in (5, [], {}):
+        refused(context, TypeError, "^run_kernel: domain must be a string", op, inputs, attrs, **keywords, domain=domain)
+    for opset in ("9", 9.0, [9], *NO_END[:4]):
+        refused(context, TypeError, "^run_kernel: opset must be an integer", op, inputs, attrs, **keywords, opset=opset)
+    if keywords:
+        for shape in (5, {1}, {}, X2.sum(), *NO_END):
+            refused(context, (TypeError, ValueError), f"^{op}: output_shape", op, inputs, attrs, output_shape=shape)
+
+
+@MODES
+@pytest.mark.parametrize("op", CALLS)
+def test_attributes_without_an_end_or_beyond_the_largest_size(context, op):
+    inputs, attrs, keywords = CALLS[op]
+    unread = {"dilations", "ceil_mode", "storage_order"} if context is ort.quirks and op == "AveragePoolGrad" else set()
+    for name in attrs.keys() - unread:
+        for value in NO_END:
+            refused(context, (TypeError, ValueError), f"{op}: .*{name}", op, inputs, attrs | {name: value}, **keywords)
+        for number in (LARGEST + 1, -LARGEST - 1, 2**63, np.uint64(2**63)):
+            value = [number, *attrs[name][1:]] if isinstance(attrs[name], list) else number
+            refused(
+                context, ValueError, f"{op}: {name} is .*, beyond the largest", op, inputs, attrs | {name: value}, **keywords
+            )
+    for value in LISTS:
+        for name in inputs:
+            refused(context, ValueError, f"{op}: {name} is not an array", op, inputs | {name: value}, attrs, **keywords)
+
+
+@MODES
+@pytest.mark.parametrize("value", [b"\xff", np.array(["VALID", "NOTSET"]), 5, ["VALID"], *LISTS], ids=shown)
+def test_auto_pads_of_a_wrong_kind(context, value):
+    refused(context, ValueError, "MaxPool: Unknown AutoPadType String", "MaxPool", {"X": X2}, K2 | {"auto_pad": value})
+
+
+@MODES
+def test_results_that_no_machine_holds(context):
+    large = (1, 1, LARGEST, LARGEST)
+    for op in ("MaxPoolGrad", "AveragePoolGrad"):
+        inputs, attrs, _ = CALLS[op]
+        far = attrs | {"strides": [LARGEST - 2] * 2} if attrs else {}
+        refused(context, MemoryError, "an array of shape .* more than there is", op, inputs, far, output_shape=large)
+
+
+def test_windows_of_too_many_taps():
+    attrs = {"kernel_shape": [2**20] * 2, "pads": [2**20 - 1] * 4}
+    refused(contextlib.nullcontext, ValueError, "MaxPool: a window of .* taps; the most is", "MaxPool", {"X": X2}, attrs)

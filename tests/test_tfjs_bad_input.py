@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from endless import LISTS, NO_END
 
 from pullback import tfjs
+from pullback.ops.arguments import LARGEST, shown
 
 
 def ones(*shape: int) -> np.ndarray:
@@ -283,3 +285,92 @@ def test_strided_read_only_inputs_are_left_alone(kernel: str, mode: Any) -> None
     with mode():
         results = tfjs.run_kernel(kernel, strided, attrs), tfjs.run_kernel(kernel, plain, attrs)
     np.testing.assert_array_equal(*results)
+
+
+BEYOND = (LARGEST + 1, -LARGEST - 1, 2**63, float(2**60), 1e300, np.float32(1e30), np.uint64(2**63))
+
+
+@both_modes
+@every_kernel
+def test_numbers_beyond_the_largest_size(kernel: str, mode: Any) -> None:
+    """Of every attribute that holds numbers, alone and in a list; JavaScript's numbers have no end either."""
+    inputs, attrs = VALID[kernel]
+    rank = next(iter(inputs.values())).ndim - 2
+    numeric = {name for name in attrs if name != "dataFormat"}
+    unread = {"dilations"} if kernel in CONV_GRADIENTS and "Depthwise" not in kernel else set()
+    for name in sorted(numeric - unread):
+        shape = attrs[name] if name.endswith("Shape") else None
+        for number in BEYOND:
+            values = [[number, *shape[1:]]] if shape else [number] + ([[number] * rank] if name != "pad" else [])
+            for value in values:
+                words = f"{kernel}: {name} holds .*, beyond the largest size"
+                refuses(mode, kernel, inputs, attrs | {name: value}, words)
+
+
+@pytest.mark.parametrize("kernel", ["MaxPool", "AvgPoolGrad", "MaxPool3D"])
+def test_windows_of_too_many_taps(kernel: str) -> None:
+    inputs, attrs = VALID[kernel]
+    large = attrs | {"filterSize": 2**20, "pad": 2**20}
+    refuses(nullcontext, kernel, inputs, large, f"{kernel}: a window of .* has .* taps; the most is ")
+
+
+@both_modes
+@every_kernel
+def test_lists_without_an_end(kernel: str, mode: Any) -> None:
+    inputs, attrs = VALID[kernel]
+    unread = {"dilations", "dataFormat"} if "3D" in kernel or kernel in CONV_GRADIENTS else set()
+    unread |= {"dataFormat"} if "Dilation" in kernel or (mode is tfjs.quirks and "Depthwise" in kernel) else set()
+    for value in NO_END:
+        for name in attrs.keys() - unread:
+            with mode(), pytest.raises((TypeError, ValueError)) as caught:
+                tfjs.run_kernel(kernel, inputs, attrs | {name: value})
+            assert len(str(caught.value)) < 500
+    for value in LISTS:
+        for name in inputs:
+            refuses(mode, kernel, inputs | {name: value}, attrs, f"{kernel}: {name} is not an array")
+
+
+@pytest.mark.parametrize("value", LISTS, ids=shown)
+def test_ops_refuse_lists_without_an_end(value: Any) -> None:
+    x, weights = ones(1, 4, 4, 2), ones(2, 2, 2, 3)
+    calls: dict[str, tuple[Any, ...]] = {
+        "max_pool": (x, 2, 1, "valid", None), "avg_pool": (x, 2, 1, "valid", None), "pool": (x, 2, "max", "valid", 1, 1, None),
+        "conv2d": (x, weights, 1, "valid", "NHWC", 1, None),
+        "conv2d_transpose": (ones(1, 3, 3, 3), weights, [1, 4, 4, 2], 1, "valid"),
+        "depthwise_conv2d": (x, weights, 1, "valid", "NHWC", 1, None), "dilation2d": (x, weights[..., 0], 1, "valid", 1, "NHWC"),
+    }  # fmt: skip
+    for op, arguments in calls.items():
+        getattr(tfjs, op)(*arguments)
+        for place in range(len(arguments)):
+            if op in ("max_pool", "avg_pool", "conv2d", "depthwise_conv2d", "pool") and place == len(arguments) - 1:
+                continue  # a rounding mode is read only beside a number for a pad
+            with pytest.raises((TypeError, ValueError)) as caught:
+                getattr(tfjs, op)(*arguments[:place], value, *arguments[place + 1 :])
+            assert len(str(caught.value)) < 500
+    with pytest.raises(ValueError, match="dimRoundingMode"):
+        tfjs.max_pool(x, 2, 1, "valid", value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((5, {}, {}), "run_kernel: kernel_name must be a string, not 5"),
+        (([], {}, {}), "run_kernel: kernel_name must be a string"),
+        (("MaxPool", 5, {}), "MaxPool: inputs must be a mapping of names to values, not 5"),
+        (("MaxPool", [ones(1, 4, 4, 2)], {}), "MaxPool: inputs must be a mapping"),
+        (("MaxPool", None, {}), "MaxPool: inputs must be a mapping"),
+        (("MaxPool", {"x": ones(1, 4, 4, 2)}, 5), "MaxPool: attrs must be a mapping of names to values, not 5"),
+        (("MaxPool", {"x": ones(1, 4, 4, 2)}, "abc"), "MaxPool: attrs must be a mapping"),
+        (("MaxPool", {"x": ones(1, 4, 4, 2)}, POOL_ATTRS, []), "run_kernel: backend must be the name of one"),
+        (("MaxPool", {"x": ones(1, 4, 4, 2)}, POOL_ATTRS | {"dimRoundingMode": np.array(["a", "b"]), "pad": 0}), "Unknown rou"),
+        (("MaxPoolWithArgmax", {"x": ones(1, 4, 4, 2)}, POOL_ATTRS | {"includeBatchInIndex": np.ones(2)}), "includeBatchInIndex"),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_wrong_kind(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        tfjs.run_kernel(*arguments)
+
+
+def test_zeros_for_a_dilated_pool_that_no_machine_holds() -> None:
+    with pytest.raises(MemoryError, match=r"pool: an array of shape .* more than there is"):
+        tfjs.pool(ones(1, 4, 4, 2), 4096, "max", "same", LARGEST)

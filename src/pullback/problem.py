@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +11,24 @@ import numpy as np
 
 from pullback.rules import Layout, WinnerRule
 from pullback.window import Divisor, Window
+
+LARGEST_BYTES = 1 << 47  # of an array in any machine's address space
+SURELY_THERE = 1 << 30
+
+
+def check_room(op: str, shape: tuple[int, ...], item_bytes: int) -> None:
+    """MemoryError for an array that this machine cannot hold: before a plan makes tables of its size."""
+    count = math.prod(shape) * item_bytes
+    if count <= SURELY_THERE:
+        return
+    if count <= LARGEST_BYTES:
+        try:
+            np.empty(count, np.uint8)  # asks for addresses only, and gives them back
+        except MemoryError:
+            pass
+        else:
+            return
+    raise MemoryError(f"{op}: an array of shape {shape} takes {count:.3g} bytes, more than there is; make its sizes smaller")
 
 
 @dataclass(frozen=True)
@@ -33,6 +52,18 @@ class Problem:
     return_indices: bool = False
     return_winners: bool = False
     storage_order: int = 0
+
+    def __post_init__(self) -> None:
+        window = self.window
+        if any(o == 1 < s for o, s in zip(window.output_size, window.stride, strict=True)):
+            # A stride that no second window follows says nothing, and plans would make room for its cells.
+            strides = tuple(1 if o == 1 else s for o, s in zip(window.output_size, window.stride, strict=True))
+            object.__setattr__(self, "window", replace(window, stride=strides))
+        item = self.dtype.itemsize
+        check_room(self.op, self.input_shape, item)
+        check_room(self.op, self.output_shape, max(item, 8) if self.return_indices else item)
+        if self.op == "conv_grad_filter":
+            check_room(self.op, self.filter_shape, item)
 
     @cached_property
     def _hash(self) -> int:
@@ -86,6 +117,9 @@ class IndexProblem:
     input_shape: tuple[int, ...]
     output_shape: tuple[int, ...]
     storage_order: int = 0
+
+    def __post_init__(self) -> None:
+        check_room(self.op, self.input_shape, self.dtype.itemsize)
 
 
 AnyProblem = Problem | IndexProblem

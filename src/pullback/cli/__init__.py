@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from pullback import __version__
 from pullback.cli import bench_command, check_command, info_command, warmup_command
+from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
   pullback check            hold the library against TF.js, ONNX Runtime and mathematics
@@ -21,6 +21,11 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; whatever stands in the way is one sentence on stderr."""
+    return run_guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="pullback",
         description="Exact gradients of convolution and pooling for NumPy arrays.",
@@ -33,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads the output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
-        return 141  # as a shell says it of a command that SIGPIPE ended
+        check_environment()
+    except ValueError as error:
+        print(f"pullback: {error}", file=sys.stderr)
+        return 2
+    status: int = options.run(options)
     return status

@@ -51,7 +51,9 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         console = Console()
         if not console.is_terminal or console.width < 118:
             console = Console(width=118)  # better a wrapped line in a narrow terminal than names cut short
-        console.print(table)
+        with console.capture() as text:
+            console.print(table)
+        print(text.get(), end="")  # ours: rich has an answer of its own to a closed pipe
         return
     widths = [max(len(line[column]) for line in (header, *rows)) for column in range(len(header))]
     print(title)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 from pullback import registry, settings
@@ -64,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{', '.join(missing)} left out: ml_dtypes is not installed", file=sys.stderr)
     tasks = warmup.tasks(dtypes, wide=options.all)
     compiled = 0
-    with progress("compiling", len(tasks)) as tick:
-        for label, count in _results(tasks, jobs):
+    with progress("compiling", len(tasks)) as tick, closing(_results(tasks, jobs)) as results:
+        for label, count in results:
             compiled += count
             tick(label)
     print(f"{compiled} kernels compiled; {len(list(folder.glob('*.o')))} are in {folder}")
@@ -84,7 +86,7 @@ def _prune(days: float) -> int:
     return 0
 
 
-def _results(tasks: Sequence[Any], jobs: int) -> Iterator[tuple[str, int]]:
+def _results(tasks: Sequence[Any], jobs: int) -> Generator[tuple[str, int], None, None]:
     """(label, kernels compiled) of each task as it ends."""
     from pullback.cpu import warmup
 
@@ -96,7 +98,36 @@ def _results(tasks: Sequence[Any], jobs: int) -> Iterator[tuple[str, int]]:
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     # Fresh processes, not forks: this one may have threads (the progress bar has one).
-    with ProcessPoolExecutor(min(jobs, len(tasks)), multiprocessing.get_context("spawn")) as executor:
-        futures = {executor.submit(warmup.run, task): str(task) for task in tasks}
+    executor = ProcessPoolExecutor(min(jobs, len(tasks)), multiprocessing.get_context("spawn"), _leave_interrupts)
+    try:
+        with _interrupts_held():
+            futures = {executor.submit(warmup.run, task): str(task) for task in tasks}
         for future in as_completed(futures):
             yield futures[future], future.result()
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        children = multiprocessing.active_children()
+        for child in children:  # amid compilations of seconds, for which nobody waits any more
+            child.terminate()
+        for child in children:
+            child.join(1.0)
+        raise
+    executor.shutdown()
+
+
+def _leave_interrupts() -> None:
+    """In a child: Ctrl-C reaches the whole group, and it is for the parent to end its children."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Children that start inside the block do not hear Ctrl-C, from their first instruction on; this process does afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

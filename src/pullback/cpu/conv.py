@@ -20,7 +20,7 @@ from pullback.cpu.conv_sweep import lies_far
 from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
-from pullback.cpu.refusals import not_empty
+from pullback.cpu.refusals import in_reach
 from pullback.problem import Problem
 from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
@@ -135,7 +135,7 @@ def turned(problem: Problem, source: Array, filter: Array) -> Array:
 def can_turn(problem: Problem) -> str | None:
     if problem.layout != "channels_first":
         return "it turns images from channels_first, and these lie in channels_last"
-    return not_empty(problem)
+    return in_reach(problem)
 
 
 def worth_turning(problem: Problem) -> str | None:
@@ -153,7 +153,7 @@ def worth_turning(problem: Problem) -> str | None:
 def register() -> None:
     for op in ("conv", "conv_grad_input"):
         add_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan), pays=prefers_pointwise)
-        add_kernel(op, CPU, "cells", not_empty, partial(run_sweep, cells_plan), pays=few_channels)
+        add_kernel(op, CPU, "cells", in_reach, partial(run_sweep, cells_plan), pays=few_channels)
         add_kernel(op, CPU, "turned", can_turn, turned, pays=worth_turning)
-        add_kernel(op, CPU, "direct", not_empty, partial(run_sweep, direct_plan))
-    add_kernel("conv_grad_filter", CPU, "direct", not_empty, direct_filter)
+        add_kernel(op, CPU, "direct", in_reach, partial(run_sweep, direct_plan))
+    add_kernel("conv_grad_filter", CPU, "direct", in_reach, direct_filter)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import islice
+from reprlib import Repr
 from typing import Any, cast
 
 import numpy as np
@@ -15,19 +17,46 @@ from pullback.window import PADDING_NAMES, ROUNDINGS, Padding, Rounding, Window
 
 LARGEST = 2**31 - 1  # of a size, stride, dilation or pad: sums and products of them stay far inside int64
 MOST_TAPS = 2**24
+MOST_ENTRIES = 64  # of a sequence: an array has no more axes
+MOST_AXES = 16  # of lists within lists; the ops take 5
+
+_short = Repr()
+_short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 4, 80, 120, 40
+_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfrozenset = 10
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence can hold it: in one short line, however long or deep it is, even if it contains itself."""
+    try:
+        return " ".join(_short.repr(value).split())
+    except Exception:  # of a foreign __repr__, or an integer of too many digits
+        return f"a value of type {type(value).__name__}"
 
 
 def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
     """A plain native-endian NumPy view (or copy, where it must be) of an argument."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{op}: {name} is a masked array; pass {name}.filled(...) instead")
+    if isinstance(value, (list, tuple)) and _too_deep(value):
+        raise ValueError(f"{op}: {name} is not an array but lists within lists, more than {MOST_AXES} deep: {shown(value)}")
     try:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{op}: {name} is not an array: {error}") from None
+    except MemoryError:
+        raise MemoryError(f"{op}: {name} does not fit into memory as an array: {shown(value)}") from None
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether lists lie within lists to no end: NumPy would look at each of them again and again."""
+    for _ in range(MOST_AXES):
+        if not isinstance(value, (list, tuple)) or not value:
+            return False
+        value = value[0]
+    return True
 
 
 def as_float_array(op: str, name: str, value: npt.ArrayLike) -> Array:
@@ -62,9 +91,9 @@ def as_layout(op: str, layout: str, rank: int) -> Layout:
     try:
         known = LAYOUT_NAMES[layout]
     except (KeyError, TypeError):
-        raise ValueError(f"{op}: unknown layout {layout!r}; the layouts are {', '.join(LAYOUT_NAMES)}") from None
+        raise ValueError(f"{op}: unknown layout {shown(layout)}; the layouts are {', '.join(LAYOUT_NAMES)}") from None
     if layout.startswith("N") and len(layout) != rank + 2:
-        raise ValueError(f"{op}: layout {layout!r} has {len(layout)} axes but the array has {rank + 2}")
+        raise ValueError(f"{op}: layout {shown(layout)} has {len(layout)} axes but the array has {rank + 2}")
     return known
 
 
@@ -80,30 +109,31 @@ def spatial_rank(op: str, name: str, shape: Sequence[int]) -> int:
 def as_int(op: str, name: str, value: Any) -> int:
     """A whole number of at most 31 bits: int or NumPy integer, no bool, no float."""
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{op}: {name} must be an integer, not {value!r}")
+        raise TypeError(f"{op}: {name} must be an integer, not {shown(value)}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{op}: {name} must be an integer, not {value!r}") from None
+        raise TypeError(f"{op}: {name} must be an integer, not {shown(value)}") from None
     if abs(number) > LARGEST:
-        raise ValueError(f"{op}: {name} is {number}, beyond the largest size, {LARGEST}")
+        raise ValueError(f"{op}: {name} is {shown(number)}, beyond the largest size, {LARGEST}")
     return number
 
 
 def as_entries(value: Any) -> tuple[Any, ...] | None:
-    """The entries of a sequence; None for what is none: a single value, a 0-d array, a string, a set or a dict."""
+    """The entries of a sequence; None for what is none: a single value, a 0-d array, a string, a set or a dict, or endless."""
     if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
         return None
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return None
-    return tuple(value)
+    entries = tuple(islice(value, MOST_ENTRIES + 1))
+    return entries if len(entries) <= MOST_ENTRIES else None
 
 
 def as_shape(op: str, name: str, shape: Any) -> tuple[int, ...]:
     """A shape: a sequence of non-negative integers."""
     entries = as_entries(shape)
     if entries is None:
-        raise TypeError(f"{op}: {name} must be a sequence of integers, not {shape!r}")
+        raise TypeError(f"{op}: {name} must be a sequence of integers, not {shown(shape)}")
     sizes = tuple(as_int(op, name, size) for size in entries)
     if any(size < 0 for size in sizes):
         raise ValueError(f"{op}: {name} is {sizes}; sizes cannot be negative")
@@ -115,10 +145,10 @@ def per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
     entries = as_entries(value)
     numbers = (value,) * rank if entries is None else entries
     if len(numbers) != rank:
-        raise ValueError(f"{op}: {name} is {value!r}, which has {len(numbers)} entries for {rank} spatial axes")
+        raise ValueError(f"{op}: {name} is {shown(value)}, which has {len(numbers)} entries for {rank} spatial axes")
     sizes = tuple(as_int(op, name, number) for number in numbers)
     if any(size < 1 for size in sizes):
-        raise ValueError(f"{op}: {name} is {value!r}; every entry must be at least 1")
+        raise ValueError(f"{op}: {name} is {shown(value)}; every entry must be at least 1")
     return sizes
 
 
@@ -127,7 +157,7 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
     if isinstance(padding, str):
         if padding not in PADDING_NAMES:
             raise ValueError(
-                f"{op}: unknown padding {padding!r}; it is one of {', '.join(PADDING_NAMES)}, an integer, one integer per "
+                f"{op}: unknown padding {shown(padding)}; it is one of {', '.join(PADDING_NAMES)}, an integer, one integer per "
                 "spatial axis, or one (low, high) pair per spatial axis"
             )
         return padding
@@ -137,7 +167,7 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
         return ((both, both),) * rank
     if len(entries) != rank:
         raise ValueError(
-            f"{op}: padding {padding!r} has {len(entries)} entries for {rank} spatial axes; "
+            f"{op}: padding {shown(padding)} has {len(entries)} entries for {rank} spatial axes; "
             "give one integer or one (low, high) pair per axis"
         )
     pairs = []
@@ -146,7 +176,7 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
         if pair is None:
             pair = (entry, entry)
         if len(pair) != 2:
-            raise ValueError(f"{op}: padding entry {entry!r} is neither an integer nor a (low, high) pair")
+            raise ValueError(f"{op}: padding entry {shown(entry)} is neither an integer nor a (low, high) pair")
         pairs.append((as_int(op, "padding", pair[0]), as_int(op, "padding", pair[1])))
     return tuple(pairs)
 
@@ -154,8 +184,13 @@ def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, i
 def one_of(op: str, name: str, value: Any, choices: Sequence[Any]) -> Any:
     """A value that must be one of a few; bools do not pass for numbers."""
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
-        raise ValueError(f"{op}: {name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+        raise ValueError(f"{op}: {name} is {shown(value)}; it must be one of {', '.join(map(repr, choices))}")
     return value
+
+
+def check_taps(op: str, kernel: tuple[int, ...]) -> None:
+    if math.prod(kernel) > MOST_TAPS:
+        raise ValueError(f"{op}: a window of {kernel} has {math.prod(kernel)} taps; the most is {MOST_TAPS}")
 
 
 def make_window(
@@ -169,8 +204,7 @@ def make_window(
 ) -> Window:
     """The window of an op's keywords, with every keyword checked."""
     rank = len(input_size)
-    if math.prod(kernel) > MOST_TAPS:
-        raise ValueError(f"{op}: a window of {kernel} has {math.prod(kernel)} taps; the most is {MOST_TAPS}")
+    check_taps(op, kernel)
     strides = per_axis(op, "stride", stride, rank)
     dilations = per_axis(op, "dilation", dilation, rank)
     pads = as_padding(op, padding, rank)

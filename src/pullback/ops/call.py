@@ -15,6 +15,9 @@ from pullback.rules import Array
 from pullback.tracing import any_traced, traced_op
 
 MOST_REMEMBERED = 4096
+FEWEST_AXES = 3  # of arrays whose values do not count; an array of fewer is a number or a list of them
+MOST_NUMBERS = 16
+DEEPEST = 3
 
 _remembered: dict[Any, tuple[Any, Callable[..., Any]]] = {}
 
@@ -23,17 +26,20 @@ class _NotComparableError(Exception):
     """An argument whose equality does not mean the same call."""
 
 
-def _token(value: Any) -> Any:
-    """A hashable stand-in for an argument that is equal only for the same call (1, 1.0 and True are not)."""
+def _token(value: Any, depth: int = 0) -> Any:
+    """A hashable stand-in for an argument that is equal only for the same call (1, 1.0, True and np.int64(1) are not)."""
     kind = type(value)
-    if kind is np.ndarray:
-        return value.shape, value.dtype
     if kind is int or kind is str or value is None:
         return value
     if kind is bool:
         return kind, value
     if kind is tuple or kind is list:
-        return kind, *map(_token, value)
+        if depth < DEEPEST:  # no argument is nested any deeper, unless it is refused or contains itself
+            return kind, *(_token(entry, depth + 1) for entry in value)
+    elif isinstance(value, np.integer):
+        return kind, int(value)
+    elif kind is np.ndarray and value.dtype.kind in "iu" and value.size <= MOST_NUMBERS:  # sizes and steps, not data
+        return kind, value.shape, value.dtype, value.tobytes()
     raise _NotComparableError
 
 
@@ -45,7 +51,7 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any)
         tokens: list[Any] = [prepare, selection()]
         for value in (*args, *keywords.values()):
             kind = type(value)
-            if kind is np.ndarray:
+            if kind is np.ndarray and value.ndim >= FEWEST_AXES:
                 arrays.append(value)
                 tokens += value.shape, value.dtype
             else:

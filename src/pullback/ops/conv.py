@@ -64,7 +64,7 @@ def conv_problem(
         raise ValueError(f"{op}: the filter has shape {filter_shape}; its window {kernel} has no taps")
     count = as_int(op, "groups", groups)
     if count < 1:
-        raise ValueError(f"{op}: groups is {groups}; it must be at least 1")
+        raise ValueError(f"{op}: groups is {count}; it must be at least 1")
     if per_group * count != channels_in or channels_out % count:
         raise ValueError(
             f"{op}: with groups={count} the {channels_in} input channels of {input_shape} need a filter of "

@@ -18,6 +18,7 @@ from pullback.ops.arguments import (
     check_shape,
     per_axis,
     same_dtype,
+    shown,
     spatial_rank,
     split_shape,
 )
@@ -35,11 +36,13 @@ def _extra(output_padding: Any, strides: tuple[int, ...]) -> tuple[int, ...]:
     entries = as_entries(output_padding)
     given = (output_padding,) * len(strides) if entries is None else entries
     if len(given) != len(strides):
-        raise ValueError(f"{OP}: output_padding is {output_padding!r}, which has {len(given)} entries for {len(strides)} axes")
+        raise ValueError(
+            f"{OP}: output_padding is {shown(output_padding)}, which has {len(given)} entries for {len(strides)} axes"
+        )
     extra = tuple(as_int(OP, "output_padding", entry) for entry in given)
     if not all(0 <= more < s for more, s in zip(extra, strides, strict=True)):
         raise ValueError(
-            f"{OP}: output_padding is {output_padding!r}; it must be at least 0 and less than the stride {strides}"
+            f"{OP}: output_padding is {shown(output_padding)}; it must be at least 0 and less than the stride {strides}"
         )
     return extra
 
@@ -53,7 +56,9 @@ def _sizes(
     pads, extra = as_padding(OP, padding, rank), _extra(output_padding, strides)
     if pads in ("same", "same_lower"):
         if any(extra):
-            raise ValueError(f"{OP}: with padding={padding!r} the output is in * stride; use output_shape, not output_padding")
+            raise ValueError(
+                f"{OP}: with padding={shown(padding)} the output is in * stride; use output_shape, not output_padding"
+            )
         return tuple(n * s for n, s in zip(x, strides, strict=True))
     pairs = ((0, 0),) * rank if isinstance(pads, str) else pads
     sizes = tuple(
@@ -61,7 +66,9 @@ def _sizes(
         for n, s, k, d, (low, high), more in zip(x, strides, kernel, dilations, pairs, extra, strict=True)
     )
     if min(sizes) < 1:
-        raise ValueError(f"{OP}: padding {padding!r} leaves an output of {sizes} of the input {x}; make the padding smaller")
+        raise ValueError(
+            f"{OP}: padding {shown(padding)} leaves an output of {sizes} of the input {x}; make the padding smaller"
+        )
     return sizes
 
 

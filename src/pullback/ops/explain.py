@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pullback.ops import conv, conv_transpose, pool, pool_tangent
+from pullback.ops.arguments import shown
 from pullback.registry import Explanation, explain_problem
 
 PREPARE: dict[str, Callable[..., tuple[Any, ...]]] = {
@@ -30,5 +31,5 @@ def explain(op_name: str, *args: Any, **keywords: Any) -> Explanation:
     try:
         prepare = PREPARE[op_name]
     except (KeyError, TypeError):
-        raise ValueError(f"explain: unknown op {op_name!r}; the ops are {', '.join(PREPARE)}") from None
+        raise ValueError(f"explain: unknown op {shown(op_name)}; the ops are {', '.join(PREPARE)}") from None
     return explain_problem(prepare(*args, **keywords)[0])

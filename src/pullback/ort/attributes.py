@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.ops.arguments import as_int
+from pullback.ops.arguments import as_entries, as_int, shown
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -32,9 +32,10 @@ class PoolAttributes(WindowAttributes):
 def _ints(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """A list attribute; empty where it is absent."""
     value = attrs.get(name, ())
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise TypeError(f"{op}: {name} must be a list of integers, not {value!r}")
-    return tuple(as_int(op, name, number) for number in value)
+    entries = as_entries(value)
+    if entries is None:
+        raise TypeError(f"{op}: {name} must be a list of integers, not {shown(value)}")
+    return tuple(as_int(op, name, number) for number in entries)
 
 
 def _flag(op: str, attrs: Mapping[str, Any], name: str) -> bool:
@@ -44,11 +45,11 @@ def _flag(op: str, attrs: Mapping[str, Any], name: str) -> bool:
 
 def _auto_pad(op: str, attrs: Mapping[str, Any]) -> str:
     value = attrs.get("auto_pad", "NOTSET")
-    text = value.decode() if isinstance(value, bytes) else value
-    if text == "":
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if isinstance(text, str) and text == "":
         return "NOTSET"
-    if text not in AUTO_PADS:
-        raise ValueError(f"{op}: Unknown AutoPadType String: auto_pad is {value!r}, not one of {', '.join(AUTO_PADS)}")
+    if not isinstance(text, str) or text not in AUTO_PADS:
+        raise ValueError(f"{op}: Unknown AutoPadType String: auto_pad is {shown(value)}, not one of {', '.join(AUTO_PADS)}")
     return str(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pullback.ops.arguments import check_taps
 from pullback.ort.attributes import PoolAttributes, WindowAttributes
 from pullback.window import Window, span
 
@@ -38,6 +39,7 @@ def _count(n: int, e: int, s: int, p: int, q: int, *, ceil: bool, keep_past_end:
 
 
 def _window(op: str, attrs: WindowAttributes, input_size: tuple[int, ...], *, ceil: bool, keep_past_end: bool) -> Window:
+    check_taps(op, attrs.kernel_shape)
     pads = _pads(attrs, input_size)
     spans = [span(k, d) for k, d in zip(attrs.kernel_shape, attrs.dilations, strict=True)]
     outs = tuple(

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pullback.ops.arguments import as_entries, shown
 from pullback.ort.quirks import quirks_active
 from pullback.ort.registry import Node, find_kernel
-from pullback.ort.schema import Schema, as_opset, bind_inputs, bind_types, check_attributes, find_schema
+from pullback.ort.schema import Schema, as_opset, bind_attributes, bind_inputs, bind_types, find_schema
 from pullback.registry import REFERENCE, backend
 
 SHAPED_BY_GRAPH = ("MaxPoolGrad", "AveragePoolGrad")
@@ -21,20 +22,20 @@ def _wanted(schema: Schema, since_version: int, outputs: Iterable[str] | None) -
     known = schema.outputs_at(since_version)
     if outputs is None:
         return frozenset(known)
-    names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise ValueError(f"{schema.op_type}: outputs is {names!r}; choose from {', '.join(known)}")
+    names = (outputs,) if isinstance(outputs, str) else as_entries(outputs)
+    if not names or any(not isinstance(name, str) or name not in known for name in names):
+        raise ValueError(f"{schema.op_type}: outputs is {shown(outputs)}; choose from {', '.join(known)}")
     return frozenset(names)
 
 
 def _declared_shape(schema: Schema, output_shape: Iterable[Any] | None) -> tuple[Any, ...] | None:
     if schema.op_type in SHAPED_BY_GRAPH:
-        if output_shape is None or isinstance(output_shape, (str, bytes)):
+        sizes = as_entries(output_shape)
+        if sizes is None:
             raise ValueError(
-                f"{schema.op_type}: output_shape is {output_shape!r}; the shape of dX is not in the inputs and must be declared"
+                f"{schema.op_type}: output_shape is {shown(output_shape)}; the shape of dX is not in the inputs: declare it"
             )
-        return tuple(output_shape)
+        return sizes
     if output_shape is not None:
         raise ValueError(f"{schema.op_type}: output_shape is only for {' and '.join(SHAPED_BY_GRAPH)}; here the inputs give it")
     return None
@@ -66,8 +67,7 @@ def run_kernel(
     version = as_opset(opset)
     schema = find_schema(op_type, domain, version)
     since = schema.since_version(version)
-    attributes = {name: value for name, value in (attrs or {}).items() if value is not None}
-    check_attributes(schema, since, attributes)
+    attributes = bind_attributes(schema, since, attrs)
     arrays = bind_inputs(schema, inputs)
     dtypes = bind_types(schema, since, arrays)
     wanted = _wanted(schema, since, outputs)

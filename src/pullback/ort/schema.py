@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.arguments import as_array, as_int
+from pullback.ops.arguments import as_array, as_int, shown
 from pullback.ort.quirks import quirks_active
 from pullback.rules import Array
 
@@ -122,7 +122,9 @@ def as_opset(opset: Any) -> int:
 def find_schema(op_type: str, domain: str | None, opset: int) -> Schema:
     """The schema of an operator under a name like "ConvGrad", "com.microsoft.ConvGrad" or "com.microsoft::ConvGrad"."""
     if not isinstance(op_type, str):
-        raise TypeError(f"run_kernel: op_type must be a string, not {op_type!r}")
+        raise TypeError(f"run_kernel: op_type must be a string, not {shown(op_type)}")
+    if domain is not None and not isinstance(domain, str):
+        raise TypeError(f"run_kernel: domain must be a string, not {shown(domain)}")
     prefix, _, name = op_type.replace("::", ".").rpartition(".")
     if prefix:
         domain = prefix if domain is None else domain
@@ -138,11 +140,13 @@ def find_schema(op_type: str, domain: str | None, opset: int) -> Schema:
 def bind_inputs(schema: Schema, inputs: Mapping[str, Any]) -> dict[str, Array]:
     """The inputs by their schema names; "indices" in any case, absent optional ones left out."""
     known = schema.inputs + schema.optional_inputs
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"{schema.op_type}: inputs must be a mapping of names to arrays, not {shown(inputs)}")
     bound: dict[str, Array] = {}
     for given, value in inputs.items():
         name = INDEX_INPUT if str(given).lower() == INDEX_INPUT.lower() else given
         if name not in known:
-            raise ValueError(f"{schema.op_type}: there is no input {given!r}; the inputs are {', '.join(known)}")
+            raise ValueError(f"{schema.op_type}: there is no input {shown(given)}; the inputs are {', '.join(known)}")
         if name in bound:
             raise ValueError(f"{schema.op_type}: input {name} is given twice")
         if value is not None:
@@ -156,16 +160,19 @@ def bind_inputs(schema: Schema, inputs: Mapping[str, Any]) -> dict[str, Array]:
     return bound
 
 
-def check_attributes(schema: Schema, since_version: int, attrs: Mapping[str, Any]) -> None:
-    """Attributes the operator must have, and those its version does not know."""
+def bind_attributes(schema: Schema, since_version: int, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The attributes that are given; refused where one is missing that the operator must have, or its version does not know."""
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"{schema.op_type}: attrs must be a mapping of names to values, not {shown(given)}")
+    attrs = {name: value for name, value in (given or {}).items() if value is not None}
     for name in schema.required_attributes:
-        if attrs.get(name) is None:
+        if name not in attrs:
             raise ValueError(f"Required attribute '{name}' is missing. ({schema.op_type} got {sorted(map(str, attrs))})")
-    if schema.attributes is None:
-        return
-    for name in attrs:
-        if schema.attributes.get(name, since_version + 1) > since_version:
-            raise ValueError(f"Unrecognized attribute: {name} for operator {schema.op_type} (version {since_version})")
+    known = schema.attributes
+    unknown = [] if known is None else [name for name in attrs if known.get(name, since_version + 1) > since_version]
+    if unknown:
+        raise ValueError(f"Unrecognized attribute: {unknown[0]} for operator {schema.op_type} (version {since_version})")
+    return attrs
 
 
 def onnx_type(dtype: np.dtype[Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from pullback.ort.attributes import pool_attributes
 from pullback.ort.pool import check_indices, declared_shape, lowest, run_average_pool, run_max_pool, wanted_pair
 from pullback.ort.registry import Node
+from pullback.problem import check_room
 from pullback.rules import Array, WinnerRule
 
 GRADIENT_ATTRIBUTES = ("kernel_shape", "strides", "pads", "count_include_pad")
@@ -39,6 +40,7 @@ def average_pool(node: Node) -> Array:
 def max_pool_grad(node: Node) -> Array:
     """Running float32 sums in the order of dY; storage_order is not read. Writes out of bounds are refused instead."""
     dy, indices, shape = check_indices(node)
+    check_room(node.op_type, shape, dy.dtype.itemsize)
     dx = np.zeros(math.prod(shape), dy.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         np.add.at(dx, indices.reshape(-1), dy.reshape(-1))
@@ -65,6 +67,7 @@ def average_pool_grad(node: Node) -> Array:
     planes = shape[0] * shape[1]
     if dy.ndim != len(shape) or planes > dy.shape[0] * dy.shape[1]:
         raise ValueError(f"{node.op_type}: dY has shape {dy.shape}; filling dX {shape} would read past its end")
+    check_room(node.op_type, shape, dy.dtype.itemsize)
     axes = (2, 0, 1) if rank == 3 else tuple(range(rank))
     in_size, out_size = ([array_shape[2 + axis] for axis in axes] for array_shape in (shape, dy.shape))
     d = dy.reshape(dy.shape[0] * dy.shape[1], *out_size)[:planes]

@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.tfjs.op_checks import as_given, check_pad, ensure, in_batch, operand, sizes
 from pullback.tfjs.recorded import run_recorded
-from pullback.tfjs.tensors import js_text
+from pullback.tfjs.tensors import is_text, js_text
 
 
 def _pool_attrs(filter_size: Any, strides: Any, pad: Any, mode: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def _pool_attrs(filter_size: Any, strides: Any, pad: Any, mode: Any) -> dict[str
 def _conv2d_attrs(strides: Any, pad: Any, data_format: str, mode: Any) -> tuple[int, dict[str, Any]]:
     """The axis of the channels, and the attributes."""
     attrs = {"strides": strides, "pad": pad, "dataFormat": data_format, "dimRoundingMode": mode}
-    return 1 if data_format == "NCHW" else 3, attrs
+    return 1 if is_text(data_format, "NCHW") else 3, attrs
 
 
 def _dy_and_input(op: str, dy: Any, input: Any, rank: int, *, batchless: bool) -> tuple[Any, Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback import registry as core
+from pullback.ops.arguments import shown
 from pullback.problem import AnyProblem, Problem
 from pullback.rules import Array
 from pullback.tfjs.geometry import POSITIVE
@@ -45,7 +46,7 @@ class Call:
         """A required input of a required rank."""
         value = self.inputs.get(name)
         if value is None:
-            raise TypeError(f"{self.kernel}: the input {name!r} is missing")
+            raise TypeError(f"{self.kernel}: the input {shown(name)} is missing")
         array = as_tensor(self.kernel, name, value)
         if array.dtype.kind == "c" and not complex_allowed:
             raise TypeError(f"{self.label} does not support complex64 tensors in the CPU backend.")
@@ -65,12 +66,18 @@ KERNELS: dict[str, KernelFunc] = {}
 def _on(kernel: str, backend: Any) -> Iterator[None]:
     name = backend.name if isinstance(backend, BuiltinBackend) else backend
     if isinstance(name, str) and name not in (CPU, REFERENCE):
-        raise ValueError(f"{kernel}: backend is {name!r}; the built-in ones are {CPU!r} and {REFERENCE!r}")
+        raise ValueError(f"{kernel}: backend is {shown(name)}; the built-in ones are {shown(CPU)} and {shown(REFERENCE)}")
     if name == REFERENCE:
         with core.backend(REFERENCE):
             yield
     else:
         yield
+
+
+def check_mappings(kernel: str, inputs: Any, attrs: Any) -> None:
+    for argument, value in (("inputs", inputs), ("attrs", attrs)):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{kernel}: {argument} must be a mapping of names to values, not {shown(value)}")
 
 
 def kernel(
@@ -80,9 +87,7 @@ def kernel(
 
     def decorate(body: Callable[[Call], Any]) -> KernelFunc:
         def run(*, inputs: Mapping[str, Any], attrs: Mapping[str, Any], backend: Any = None) -> Any:
-            for argument, value in (("inputs", inputs), ("attrs", attrs)):
-                if not isinstance(value, Mapping):
-                    raise TypeError(f"{name}: {argument} must be a mapping of names to values, not {value!r}")
+            check_mappings(name, inputs, attrs)
             with _on(name, backend):
                 return body(Call(name, label or name[0].lower() + name[1:], inputs, attrs))
 

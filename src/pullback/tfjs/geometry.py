@@ -7,16 +7,16 @@ Letters per axis as in `pullback.window`: n input, k kernel, e span, s stride, p
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from pullback.ops.arguments import LARGEST, check_taps, shown
 from pullback.rules import Layout
-from pullback.tfjs.tensors import js_text
-from pullback.window import ROUNDINGS, Rounding, Window, round_size, same_pads, span
+from pullback.tfjs.tensors import is_text, js_text
+from pullback.window import ROUNDINGS, Window, round_size, same_pads, span
 
 LAYOUTS: dict[int, dict[str, Layout]] = {
     2: {"NHWC": "channels_last", "NCHW": "channels_first"},
@@ -39,21 +39,21 @@ def is_number(value: Any) -> bool:
 
 
 def whole(kernel: str, name: str, value: Any) -> int:
-    """A whole number; JavaScript does not tell 2.0 from 2, so neither does this."""
-    if is_number(value) and isinstance(value, (float, np.floating)) and float(value).is_integer():
-        return int(value)
+    """A whole number of at most 31 bits; JavaScript does not tell 2.0 from 2, so neither does this."""
     if not is_number(value):
-        raise TypeError(f"{kernel}: {name} must hold whole numbers, not {value!r}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{kernel}: {name} must hold whole numbers, not {value!r}") from None
+        raise TypeError(f"{kernel}: {name} must hold whole numbers, not {shown(value)}")
+    if isinstance(value, (float, np.floating)) and not float(value).is_integer():
+        raise ValueError(f"{kernel}: {name} must hold whole numbers, not {shown(value)}")
+    number = int(value)
+    if abs(number) > LARGEST:
+        raise ValueError(f"{kernel}: {name} holds {shown(value)}, beyond the largest size, {LARGEST}")
+    return number
 
 
 def as_shape(kernel: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A shape attribute of a given rank; sizes may be 0."""
     if not isinstance(value, (list, tuple, np.ndarray)):
-        raise TypeError(f"{kernel}: {name} must be a list of {rank} sizes, not {value!r}")
+        raise TypeError(f"{kernel}: {name} must be a list of {rank} sizes, not {shown(value)}")
     sizes = tuple(whole(kernel, name, size) for size in value)
     if len(sizes) != rank or min(sizes) < 0:
         raise ValueError(f"{kernel}: {name} is {list(sizes)}; it must be {rank} sizes, none of them negative")
@@ -67,22 +67,22 @@ def per_axis(kernel: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
     elif isinstance(value, (list, tuple, np.ndarray)):
         entries = [*value, 1] if len(value) == 2 else list(value)
     else:
-        raise TypeError(f"{kernel}: {name} must be a number or a list of them, not {value!r}")
+        raise TypeError(f"{kernel}: {name} must be a number or a list of them, not {shown(value)}")
     if len(entries) < rank:
-        raise ValueError(f"{kernel}: {name} is {value!r}, too few for {rank} spatial axes")
+        raise ValueError(f"{kernel}: {name} is {shown(value)}, too few for {rank} spatial axes")
     sizes = tuple(whole(kernel, name, entry) for entry in entries[:rank])
     if min(sizes) < 1:
-        raise ValueError(f"{kernel}: {name} is {value!r}; every entry must be at least 1 ({POSITIVE})")
+        raise ValueError(f"{kernel}: {name} is {shown(value)}; every entry must be at least 1 ({POSITIVE})")
     return sizes
 
 
 def rounded(value: Fraction, mode: Any) -> int:
     """An output size made whole: truncated toward zero without a mode."""
-    if not mode:
+    if mode is None or (isinstance(mode, (str, bool, int)) and not mode):  # undefined, or what else JavaScript takes for false
         return math.trunc(value)
-    if mode not in ROUNDINGS:
+    if not isinstance(mode, str) or mode not in ROUNDINGS:
         raise ValueError(f"Unknown roundingMode {js_text(mode)} (known: {', '.join(ROUNDINGS)})")
-    return round_size(value, cast(Rounding, mode))
+    return round_size(value, mode)
 
 
 def _unknown_pad(kernel: str, pad: Any, known: str) -> ValueError:
@@ -93,16 +93,16 @@ def _explicit_pair(kernel: str, pad: Any, axis: int) -> tuple[int, int]:
     try:
         low, high = pad[axis]
     except (IndexError, TypeError, ValueError):
-        raise ValueError(f"{kernel}: pad is {pad!r}; explicit pads are one [low, high] pair per tensor axis") from None
+        raise ValueError(f"{kernel}: pad is {shown(pad)}; explicit pads are one [low, high] pair per tensor axis") from None
     return whole(kernel, "pad", low), whole(kernel, "pad", high)
 
 
 def _sizes_2d(
     kernel: str, n: Sequence[int], e: Sequence[int], s: Sequence[int], pad: Any, mode: Any, layout: Layout
 ) -> list[AxisSizes]:
-    if isinstance(pad, str) and pad == "same":
+    if is_text(pad, "same"):
         return [(-(-n[a] // s[a]), *same_pads(n[a], e[a], s[a])) for a in range(2)]
-    if isinstance(pad, str) and pad == "valid":
+    if is_text(pad, "valid"):
         return [(-(-(n[a] - e[a] + 1) // s[a]), 0, 0) for a in range(2)]
     if is_number(pad):
         p = whole(kernel, "pad", pad)
@@ -116,10 +116,10 @@ def _sizes_2d(
 
 
 def _sizes_3d(kernel: str, n: Sequence[int], e: Sequence[int], s: Sequence[int], pad: Any, mode: Any) -> list[AxisSizes]:
-    if isinstance(pad, str) and pad == "same":
+    if is_text(pad, "same"):
         # Not clamped: a stride beyond the window gives negative pads, and windows that start inside the input.
         return [(-(-n[a] // s[a]), *same_pads(n[a], e[a], s[a], clamp=False)) for a in range(3)]
-    if (isinstance(pad, str) and pad == "valid") or is_number(pad):
+    if is_text(pad, "valid") or is_number(pad):
         p = 0 if isinstance(pad, str) else whole(kernel, "pad", pad)
         fits = [n[a] + 2 * p >= e[a] for a in range(3)]
         return [(rounded(Fraction(n[a] - e[a] + 2 * p, s[a]) + 1, mode) if fits[a] else 0, p, p) for a in range(3)]
@@ -141,6 +141,7 @@ def make_window(
     rank = len(input_size)
     if min(taps) < 1:
         raise ValueError(f"{kernel}: the filter's window is {taps}; every entry must be at least 1")
+    check_taps(kernel, taps)
     s, d = per_axis(kernel, "strides", strides, rank), per_axis(kernel, "dilations", dilations, rank)
     e = [span(k, step) for k, step in zip(taps, d, strict=True)]
     if rank == 2:

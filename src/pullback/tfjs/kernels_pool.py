@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pullback.ops.arguments import one_of
 from pullback.problem import IndexProblem, Problem
 from pullback.rules import Array, Layout, WinnerRule
 from pullback.tfjs.call import Call, dispatch, fit_dy, kernel, touching
@@ -172,7 +173,7 @@ def max_pool_with_argmax(call: Call) -> tuple[Array, Array]:
         call, "max_pool", x.shape, work, "channels_last", None, winner=WINNER_2D, empty=-math.inf, return_indices=True
     )
     values, indices = dispatch(problem, x.astype(work, copy=False))
-    if not call.attr("includeBatchInIndex"):
+    if not one_of(call.kernel, "includeBatchInIndex", call.attr("includeBatchInIndex"), (None, False, True, 0, 1)):
         image = np.arange(x.shape[0]).reshape(-1, 1, 1, 1) * math.prod(x.shape[1:])
         indices = np.where(indices < 0, -1, indices - image)
     if in_quirks() and x.dtype == np.bool_:

@@ -82,7 +82,7 @@ def check_pad(op: str, pad: Any, mode: Any) -> None:
         raise ValueError(f"Error in {op}: Unknown padding parameter: {js_text(pad)}")
     for number in numbers:
         ensure(
-            is_number(number) and float(number).is_integer(),
+            is_number(number) and (isinstance(number, int) or float(number).is_integer()),
             f"Error in {op}: pad must be an integer when using dimRoundingMode {js_text(mode)} but got pad {js_text(number)}.",
         )
 

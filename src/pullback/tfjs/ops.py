@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pullback.ops.arguments import shown
+from pullback.problem import check_room
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool
 from pullback.tfjs.backprop_ops import conv2d_backprop_input, conv3d_backprop_input
 from pullback.tfjs.call import KernelFunc
@@ -27,7 +29,7 @@ from pullback.tfjs.op_checks import (
 )
 from pullback.tfjs.quirks import in_quirks
 from pullback.tfjs.recorded import run_recorded
-from pullback.tfjs.tensors import js_text
+from pullback.tfjs.tensors import is_text, js_text
 
 Op = Callable[..., Any]
 
@@ -73,7 +75,7 @@ def avg_pool(x: Any, filter_size: Any, strides: Any, pad: Any, dim_rounding_mode
 
 
 def _pool3d(op: str, kernel: str, given: Any, **attrs: Any) -> Any:
-    whole, layout = _check_rank(op, "x", given, 5), attrs["dataFormat"]
+    whole, layout = _check_rank(op, "x", given, 5), js_text(attrs["dataFormat"])
     ensure(layout == "NDHWC", f"Error in {op}: Only NDHWC is currently supported, but got dataFormat of {layout}")
     strides = attrs["strides"]
     # A stride of 0 reaches upstream's maximum; there is no answer to give.
@@ -120,7 +122,7 @@ def _conv(op: str, kernel: str, x: Any, weights: Any, rank: int, channels: int, 
     strides, dilations, name = attrs["strides"], attrs["dilations"], f"{op[:-1]}D"
     check_one_step(name, strides, dilations)
     if rank == 5:
-        layout = attrs["dataFormat"]
+        layout = js_text(attrs["dataFormat"])
         ensure(layout == "NDHWC", f"Error in {op}: got dataFormat of {layout} but only NDHWC is currently supported.")
     check_steps(name, strides, dilations)
     return as_given(run_recorded(kernel, {"x": whole, "filter": weights}, attrs), x, rank)
@@ -139,7 +141,7 @@ def conv2d(
     """Convolution of x with a filter (kh, kw, inC, outC), float32 only."""
     attrs = {"strides": strides, "pad": pad, "dataFormat": data_format, "dilations": dilations}
     a, weights = operand("conv2d", "x", x, "float32"), operand("conv2d", "filter", filter, "float32")
-    channels = 1 if data_format == "NCHW" else 3
+    channels = 1 if is_text(data_format, "NCHW") else 3
     return _conv("conv2d", "Conv2D", a, weights, 4, channels, attrs | {"dimRoundingMode": dim_rounding_mode})
 
 
@@ -164,7 +166,7 @@ def depthwise_conv2d(
     given, weights = operand(op, "x", x, "float32"), operand(op, "filter", filter, "float32")
     whole = _check_rank(op, "input", given, 4, ",")
     ensure(weights.ndim == 4, f"Error in {op}: filter must be rank 4, but got rank {weights.ndim}.")
-    have, takes = whole.shape[1 if data_format == "NCHW" else 3], weights.shape[2]
+    have, takes = whole.shape[1 if is_text(data_format, "NCHW") else 3], weights.shape[2]
     ensure(
         have == takes,
         f"Error in {op}: number of input channels ({have}) must match the inChannels dimension in filter {takes}.",
@@ -196,7 +198,8 @@ def dilation2d(x: Any, filter: Any, strides: Any, pad: Any, dilations: Any = (1,
     given, weights = operand(op, "x", x), operand(op, "filter", filter)
     ensure(given.ndim in (3, 4), f"Error in {op}: input must be rank 3 or 4, but got rank {given.ndim}.")
     ensure(weights.ndim == 3, f"Error in {op}: filter must be rank 3, but got rank {weights.ndim}.")
-    ensure(data_format == "NHWC", f"Error in {op}: Only NHWC is currently supported, but got dataFormat of {data_format}")
+    layout = js_text(data_format)
+    ensure(layout == "NHWC", f"Error in {op}: Only NHWC is currently supported, but got dataFormat of {layout}")
     attrs = {"strides": strides, "pad": pad, "dilations": dilations}
     return as_given(run_recorded("Dilation2D", {"x": in_batch(given, 4), "filter": weights}, attrs), given, 4)
 
@@ -242,7 +245,10 @@ def pool(
     op = "pool"
     given = operand("maxPool", "x", input)
     pad = "valid" if is_number(pad) and pad == 0 else pad
-    ensure(pooling_type in ("max", "avg"), f"Error in {op}: the pooling type is {pooling_type!r}; it must be 'max' or 'avg'")
+    ensure(
+        is_text(pooling_type, "max", "avg"),
+        f"Error in {op}: the pooling type is {shown(pooling_type)}; it must be 'max' or 'avg'",
+    )
     whole = _check_rank(op, "x", given, 4)
     check_one_step(op, strides, dilations)
     forward = avg_pool if pooling_type == "avg" else max_pool
@@ -252,12 +258,14 @@ def pool(
     size = whole.shape[1:3]
     make_window(op, size, taps, strides=strides, dilations=dilations, pad=pad, mode=None)
     if not isinstance(pad, str) and not in_quirks():
-        raise ValueError(f"Error in {op}: pad is {pad!r}; with dilations TF.js drops it, use 'same' or 'valid'")
-    zeros_around = isinstance(pad, str) and pad == "same"
+        raise ValueError(f"Error in {op}: pad is {shown(pad)}; with dilations TF.js drops it, use 'same' or 'valid'")
+    zeros_around = is_text(pad, "same")
     spread = [(k - 1) * d if zeros_around else 0 for k, d in zip(taps, steps, strict=True)]
     # Zeros up to whole phases at the end; the windows that see them are cut off again.
     extra = [-(n + both) % d for n, both, d in zip(size, spread, steps, strict=True)]
     pads = [(both // 2, both - both // 2 + more) for both, more in zip(spread, extra, strict=True)]
+    padded = (low + n + high for n, (low, high) in zip(size, pads, strict=True))
+    check_room(op, (whole.shape[0], *padded, whole.shape[3]), whole.dtype.itemsize)
     pooled = forward(_in_phases(_pad_with_zeros(whole, pads), steps), taps, strides, "valid", dim_rounding_mode)
     y = _out_of_phases(pooled, steps)
     return as_given(y[:, : y.shape[1] - extra[0], : y.shape[2] - extra[1]], given, 4)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.forking import FRONT_END, lock_free_in_children
+from pullback.ops.arguments import shown
 from pullback.registry import KernelError
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool  # noqa: F401  (importing them fills KERNELS)
-from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc
+from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc, check_mappings
 from pullback.tfjs.quirks import in_quirks
 from pullback.tracing import any_traced
 
@@ -161,18 +162,24 @@ def run_kernel(
 
     Inside `grads` and its relatives the call is recorded.
     """
-    if isinstance(inputs, Mapping) and any_traced(inputs.values()):
+    if not isinstance(kernel_name, str):
+        raise TypeError(f"run_kernel: kernel_name must be a string, not {shown(kernel_name)}")
+    given = {} if attrs is None else attrs
+    check_mappings(kernel_name, inputs, given)
+    if any_traced(inputs.values()):
         from pullback.tfjs.recorded import run_recorded
 
-        return run_recorded(kernel_name, inputs, attrs, backend)
+        return run_recorded(kernel_name, inputs, given, backend)
     name = get_backend() if backend is None else backend
+    if not isinstance(name, str):
+        raise TypeError(f"run_kernel: backend must be the name of one, not {shown(name)}")
     instance = find_backend(name)
     if instance is None and name not in _factories:
         raise ValueError(f"Backend name '{name}' not found in registry")
     config = get_kernel(kernel_name, name)
     if config is None:
         raise KernelError(f"Kernel '{kernel_name}' not registered for backend '{name}'")
-    return config.kernel_func(inputs=inputs, attrs={} if attrs is None else attrs, backend=instance)
+    return config.kernel_func(inputs=inputs, attrs=given, backend=instance)
 
 
 def _register_builtins() -> None:

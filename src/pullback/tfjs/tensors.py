@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.ops.arguments import as_array
+from pullback.ops.arguments import as_array, shown
 from pullback.rules import Array, is_supported_float
 
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
+DEEPEST = 32  # lists within lists that a message spells out
 
 
 def as_tensor(kernel: str, name: str, value: npt.ArrayLike) -> Array:
@@ -52,15 +53,26 @@ def stored_as(dtype: np.dtype[Any], values: Array) -> Array:
     return cut.astype(INT32) if dtype == INT32 else np.remainder(cut, 256.0) != 0  # bool lives in a Uint8Array
 
 
-def js_text(value: Any) -> str:
-    """A value as JavaScript puts it into a message: arrays flattened with commas, None as undefined."""
+def js_text(value: Any, around: tuple[int, ...] = ()) -> str:
+    """A value as JavaScript puts it into a message: arrays flattened with commas, None as undefined, nothing within itself."""
     if value is None:
         return "undefined"
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
     if isinstance(value, (list, tuple, np.ndarray)):
-        return ",".join(js_text(entry) for entry in value)
-    return str(value)
+        if id(value) in around or len(around) == DEEPEST:
+            return ""
+        return ",".join(js_text(entry, (*around, id(value))) for entry in value)
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return "Infinity" if value > 0 else "-Infinity"
+    return str(value) if isinstance(value, (str, int, float, np.generic)) else shown(value)
+
+
+def is_text(value: Any, *texts: str) -> bool:
+    """Whether a value is one of these strings; an array, say, is none."""
+    return isinstance(value, str) and value in texts
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
