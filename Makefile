@@ -7,7 +7,7 @@ BENCH_VENV := .venv-bench
 PEERS := .peers
 JOBS ?= 2
 
-.PHONY: demo test lint types unit test-torch test-jax test-slow peers bench clean help
+.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow peers bench clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in 
 test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
 	$(JAX_VENV)/bin/python -m pytest -n $(JOBS) -m jax
 
+test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test themselves with, on our ops
+	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) -m peers
+
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/bin/python -m pytest -m slow
 
@@ -50,6 +53,10 @@ $(VENV)/ready: pyproject.toml
 $(TORCH_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch]'
+	touch $@
+
+$(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
+	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml

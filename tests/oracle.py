@@ -223,8 +223,10 @@ def max_pool_grad(
     return back(dx, layout)
 
 
-def divisors(g: Geometry, count_include_pad: bool) -> np.ndarray:
-    """Cells that count in each window's mean; 1 where there is none, so that such a window gives 0."""
+def divisors(g: Geometry, count_include_pad: bool, divisor: int | None) -> np.ndarray:
+    """What each window's sum is divided by: the cells that count (1 where there is none, which gives 0), or one number."""
+    if divisor is not None:
+        return np.full(g.outs, float(divisor))
     counts = np.ones(g.outs)
     for out in g.outputs():
         cells = [g.cell(out, t) for t in g.taps()]
@@ -233,14 +235,21 @@ def divisors(g: Geometry, count_include_pad: bool) -> np.ndarray:
 
 
 def avg_pool(
-    x: Any, window: Any, *, stride: Any = None, layout: str = "channels_last", count_include_pad: bool = False, **keywords: Any
+    x: Any,
+    window: Any,
+    *,
+    stride: Any = None,
+    layout: str = "channels_last",
+    count_include_pad: bool = False,
+    divisor: int | None = None,
+    **keywords: Any,
 ) -> np.ndarray:
     a = last(x, layout)
     g = geometry(a.shape[1:-1], window, stride, **keywords)
     y = np.zeros((a.shape[0], *g.outs, a.shape[-1]))
     for out, _, cell in g.reads():
         y[:, *out] += a[:, *cell]
-    return back(y / divisors(g, count_include_pad)[None, ..., None], layout)
+    return back(y / divisors(g, count_include_pad, divisor)[None, ..., None], layout)
 
 
 def avg_pool_grad(
@@ -251,12 +260,13 @@ def avg_pool_grad(
     stride: Any = None,
     layout: str = "channels_last",
     count_include_pad: bool = False,
+    divisor: int | None = None,
     **keywords: Any,
 ) -> np.ndarray:
     d = last(dy, layout)
     g = geometry(sizes_of(shape, layout), window, stride, **keywords)
     dx = np.zeros((shape[0], *g.sizes, channels_of(shape, layout)))
-    shares = d / divisors(g, count_include_pad)[None, ..., None]
+    shares = d / divisors(g, count_include_pad, divisor)[None, ..., None]
     for out, _, cell in g.reads():
         dx[:, *cell] += shares[:, *out]
     return back(dx, layout)

@@ -56,6 +56,7 @@ BAD_VALUES: dict[str, tuple[Any, ...]] = {
     "ties": ("any", "", None, True, 0, ["first"]),
     "nan": ("leading", "NaN", None, float("nan"), True),
     "count_include_pad": (1, 0, None, "yes", 1.0),
+    "divisor": (0, -3, 1.0, True, "2", (2,), HUGE),
     "return_indices": (1, 0, None, "yes"),
     "storage_order": (2, -1, True, "0", 0.0, None),
     "input_shape": NOT_SHAPES,

@@ -37,7 +37,7 @@ def example(op: str, place: dict[str, Any], layout: str) -> tuple[dict[str, np.n
         arrays = {"x": x, "filter": f, "dy": rng.normal(size=y.shape)}
         shapes = {"input_shape": x.shape, "filter_shape": f.shape}
     elif op.startswith("avg"):
-        keywords["count_include_pad"] = True
+        keywords |= {"count_include_pad": True, "divisor": 7}
         arrays = {"x": x, "dy": rng.normal(size=pb.avg_pool(x, **keywords).shape)}
         shapes = {"input_shape": x.shape}
     else:

@@ -13,6 +13,8 @@ from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
 
+DIVISORS = (None, 35)  # the cells of the one case whose window is the whole image: its kernels take no other number
+
 
 def data(case: Case, fill: Fill) -> tuple[np.ndarray, np.ndarray]:
     """(x, dy)"""
@@ -120,30 +122,34 @@ def test_max_pool_grad_from_indices_equals_the_oracle(kernel_under_test: KernelU
     report(found)
 
 
+@pytest.mark.parametrize("divisor", DIVISORS)
 @kernels_of("avg_pool")
-def test_avg_pool_of_integers_equals_the_oracle(kernel_under_test: KernelUnderTest) -> None:
+def test_avg_pool_of_integers_equals_the_oracle(kernel_under_test: KernelUnderTest, divisor: int | None) -> None:
     """The sum is exact and the one division correctly rounded, so that there is one right answer."""
     found = {}
     for case in cases():
         x, _ = data(case, integers)
-        got = kernel_under_test(x, case.kernel, **case.mean_keywords)
+        got = kernel_under_test(x, case.kernel, **case.mean_keywords, divisor=divisor)
         if got is not None:
-            found[case] = difference(got, oracle.avg_pool(x, case.kernel, **case.mean_keywords), case.dtype)
+            truth = oracle.avg_pool(x, case.kernel, **case.mean_keywords, divisor=divisor)
+            found[case] = difference(got, truth, case.dtype)
     report(found)
 
 
+@pytest.mark.parametrize("divisor", DIVISORS)
 @pytest.mark.parametrize("fill", [integers, reals])
 @kernels_of("avg_pool", "avg_pool_grad")
-def test_averages_stay_within_the_error_bound(kernel_under_test: KernelUnderTest, fill: Fill) -> None:
+def test_averages_stay_within_the_error_bound(kernel_under_test: KernelUnderTest, fill: Fill, divisor: int | None) -> None:
     op, found = kernel_under_test.op, {}
     for case in cases():
         x, dy = data(case, fill)
         args: tuple[Any, ...] = (x, case.kernel) if op == "avg_pool" else (dy, x.shape, case.kernel)
-        got = kernel_under_test(*args, **case.mean_keywords)
+        keywords = case.mean_keywords | {"divisor": divisor}
+        got = kernel_under_test(*args, **keywords)
         if got is not None:
             slow = getattr(oracle, op)
-            truth = slow(*args, **case.mean_keywords)
-            absolute = slow(np.abs(args[0].astype(np.float64)), *args[1:], **case.mean_keywords)
+            truth = slow(*args, **keywords)
+            absolute = slow(np.abs(args[0].astype(np.float64)), *args[1:], **keywords)
             found[case] = beyond_bound(got, truth, absolute, terms(case, op), case.dtype)
     report(found)
 
@@ -236,7 +242,10 @@ MAX_POOL = ANY_POOL | {
     "ties": ({"ties": "first"}, {"ties": "last"}),
     "nan": ({"nan": "propagate"}, {"nan": "ignore"}),
 }
-MEAN_POOL = ANY_POOL | {"count_include_pad": ({"padding": 1}, {"padding": 1, "count_include_pad": True})}
+MEAN_POOL = ANY_POOL | {
+    "count_include_pad": ({"padding": 1}, {"padding": 1, "count_include_pad": True}),
+    "divisor": ({"divisor": 2}, {"divisor": 3}),
+}
 
 
 def changes() -> list[Any]:
@@ -256,7 +265,8 @@ def test_each_parameter_matters(
     if parameter == "nan":
         x[0, 1, 1, 0] = np.nan
     keywords = [{"return_indices": True} | k if op == "max_pool" else k for k in (before, after)]
-    shapes = {oracle.max_pool(x, 2, **{k: v for k, v in word.items() if k != "count_include_pad"})[0].shape
+    means = ("count_include_pad", "divisor")
+    shapes = {oracle.max_pool(x, 2, **{k: v for k, v in word.items() if k not in means})[0].shape
               for word in (before, after)}  # fmt: skip
     assert len(shapes) == 1
     dy = rng.standard_normal(shapes.pop())
@@ -266,6 +276,17 @@ def test_each_parameter_matters(
         answers = [answer[1] for answer in answers]
     assert answers[0].shape == answers[1].shape
     assert not np.array_equal(*answers, equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_divisor_of_the_whole_image(each_backend: str, layout: str) -> None:
+    """The kernels for one window per image divide by its cells: another divisor must not reach them."""
+    x = np.arange(24.0).reshape(2, 3, 4, 1) if layout == "channels_last" else np.arange(24.0).reshape(2, 1, 3, 4)
+    for divisor in (5, 12):
+        y = pb.avg_pool(x, (3, 4), layout=layout, divisor=divisor)
+        assert y.reshape(-1).tolist() == [66 / divisor, 210 / divisor]
+        dx = pb.avg_pool_grad(np.ones_like(y), x.shape, (3, 4), layout=layout, divisor=divisor)
+        np.testing.assert_allclose(dx, 1 / divisor, rtol=1e-15)
 
 
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool"])

@@ -17,7 +17,7 @@ _POOL = ("window", *_PLACE)
 _MAX = (*_POOL, "ties", "nan")
 _WINNERS = (*_POOL, "nan")
 _INDICES = ("layout", "storage_order")
-_MEAN = (*_POOL, "count_include_pad")
+_MEAN = (*_POOL, "count_include_pad", "divisor")
 
 
 @dataclass(frozen=True)

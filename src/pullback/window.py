@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 Rounding = Literal["floor", "ceil", "round"]
-Divisor = Literal["valid", "padded", "full"]
+Divisor = Literal["valid", "padded", "full"] | int
 Ints = npt.NDArray[np.int64]
 Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
 
@@ -281,9 +281,12 @@ class Window:
     def axis_divisor(self, axis: int, rule: Divisor) -> Ints:
         """Cells that count towards the average of each output, along one axis.
 
-        valid: taps inside the input. padded: taps inside input and declared pads. full: all taps.
+        valid: taps inside the input. padded: taps inside input and declared pads. full: all taps. A number is the divisor of
+        every window itself, and the first axis carries it.
         """
         n, o, k = self.input_size[axis], self.output_size[axis], self.kernel[axis]
+        if isinstance(rule, int):
+            return np.full(o, 1 if axis else rule, np.int64)
         if rule == "full":
             return np.full(o, k, np.int64)
         if rule == "valid":

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as theirs
 
 from pullback.torch import functional as ours
+from pullback.torch.kernels import RULES
 
 pytestmark = pytest.mark.torch
 
@@ -118,9 +119,10 @@ def test_registered_ops(layout: str) -> None:
     calls: dict[str, tuple[Any, ...]] = {
         "conv": (x, w, *conv), "conv_grad_input": (y, w, size, *conv), "conv_grad_filter": (y, x, list(w.shape), *conv),
         "max_pool": (x, *pool), "max_pool_grad_from_winners": (pooled, winners, size, *pool),
-        "max_pool_jvp_from_winners": (x, winners, *pool), "avg_pool": (x, *pool, True),
-        "avg_pool_grad": (pooled, size, *pool, True),
+        "max_pool_jvp_from_winners": (x, winners, *pool), "avg_pool": (x, *pool, True, None),
+        "avg_pool_grad": (pooled, size, *pool, True, 7), "conv_transpose": (y, w, *conv, [0, 0]),
     }  # fmt: skip
+    assert set(calls) == set(RULES)
     for name, arguments in calls.items():
         torch.library.opcheck(getattr(torch.ops.pullback, name).default, arguments)
 
@@ -171,13 +173,13 @@ X, W = torch.zeros(1, 2, 5, 5), torch.zeros(3, 2, 3, 3)
         (lambda: ours.conv2d(X, W, torch.zeros(2)), ValueError, "bias has shape"),
         (lambda: ours.conv2d(X, W, padding="full"), ValueError, "unknown padding"),
         (lambda: ours.conv2d(X, W, padding="same", stride=2), ValueError, "needs a stride of 1"),
-        (lambda: ours.conv2d(X, W, padding=-1), ValueError, "cannot be negative"),
+        (lambda: ours.conv2d(X, W, padding=-1), ValueError, "padding is -1; it must be at least 0"),
         (lambda: ours.conv2d(X, W, stride=(1, 1, 1)), ValueError, "stride is"),
         (lambda: ours.conv2d(X, W, groups=2), ValueError, "groups=2"),
         (lambda: ours.conv_transpose2d(X, W.transpose(0, 1), output_padding=1), ValueError, "output_padding is 1"),
         (lambda: ours.max_pool2d(X, 2, padding=2), ValueError, "at most half"),
         (lambda: ours.max_pool2d(X, 9), ValueError, "window"),
-        (lambda: ours.avg_pool2d(X, 2, divisor_override=3), ValueError, "divisor_override is not supported"),
+        (lambda: ours.avg_pool2d(X, 2, divisor_override=0), ValueError, "divisor_override is 0"),
         (lambda: ours.conv2d(np.zeros((1, 2, 5, 5)), W), TypeError, "must be a tensor"),
     ],
 )  # fmt: skip

@@ -65,6 +65,8 @@ def simplified(problem: Problem) -> Problem:
 def is_whole(problem: Problem) -> bool:
     """Whether each image, as the kernels see it, is one window of cells that lie side by side."""
     window = problem.window.merged()
+    if isinstance(problem.divisor, int) and problem.divisor != window.tap_count:  # its kernels divide by the cells
+        return False
     one = window.rank == 1 and window.output_size == (1,) and window.kernel == window.input_size and window.pad_low == (0,)
     return one and window.dilation == (1,) and (problem.layout == "channels_first" or problem.channels_in == 1)
 

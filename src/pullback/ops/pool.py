@@ -16,6 +16,7 @@ from pullback.ops.arguments import (
     as_array,
     as_float_array,
     as_indices,
+    as_int,
     as_layout,
     as_shape,
     check_shape,
@@ -60,9 +61,14 @@ def max_rules(op: str, ties: str, nan: str) -> dict[str, Any]:
     return {"winner": rule, "empty": -np.inf}
 
 
-def _mean_rules(op: str, count_include_pad: bool) -> dict[str, Any]:
+def _mean_rules(op: str, count_include_pad: bool, divisor: int | None) -> dict[str, Any]:
     one_of(op, "count_include_pad", count_include_pad, (False, True))
-    return {"divisor": "padded" if count_include_pad else "valid", "empty": 0.0}
+    if divisor is None:
+        return {"divisor": "padded" if count_include_pad else "valid", "empty": 0.0}
+    number = as_int(op, "divisor", divisor)
+    if number < 1:
+        raise ValueError(f"{op}: divisor is {number}; it must be at least 1, or None for the number of a window's cells")
+    return {"divisor": number, "empty": 0.0}
 
 
 def prepare_max_pool(
@@ -159,11 +165,11 @@ def prepare_max_pool_grad_from_indices(
 
 
 def prepare_avg_pool(
-    x: npt.ArrayLike, window: PerAxis, *, count_include_pad: bool = False, **keywords: Any
+    x: npt.ArrayLike, window: PerAxis, *, count_include_pad: bool = False, divisor: int | None = None, **keywords: Any
 ) -> tuple[Problem, Array]:
     op = "avg_pool"
     a = as_float_array(op, "x", x)
-    return pool_problem(op, "x", a.shape, a.dtype, window, **keywords, **_mean_rules(op, count_include_pad)), a
+    return pool_problem(op, "x", a.shape, a.dtype, window, **keywords, **_mean_rules(op, count_include_pad, divisor)), a
 
 
 def prepare_avg_pool_grad(
@@ -172,12 +178,14 @@ def prepare_avg_pool_grad(
     window: PerAxis,
     *,
     count_include_pad: bool = False,
+    divisor: int | None = None,
     **keywords: Any,
 ) -> tuple[Problem, Array]:
     op = "avg_pool_grad"
     d = as_float_array(op, "dy", dy)
     shape = as_shape(op, "input_shape", input_shape)
-    problem = pool_problem(op, "input_shape", shape, d.dtype, window, **keywords, **_mean_rules(op, count_include_pad))
+    rules = _mean_rules(op, count_include_pad, divisor)
+    problem = pool_problem(op, "input_shape", shape, d.dtype, window, **keywords, **rules)
     check_shape(op, "dy", d.shape, problem.output_shape, f"the output of input {shape} and window {problem.window.kernel}")
     return problem, d
 
@@ -273,14 +281,16 @@ def avg_pool(
     layout: str = "channels_last",
     rounding: str = "floor",
     count_include_pad: bool = False,
+    divisor: int | None = None,
 ) -> Array:
     """Mean of each window over its cells inside the input, or with count_include_pad inside input and padding.
 
-    A window wholly in the padding gives 0. Cells past the padding, under rounding="ceil", never count.
+    With `divisor` it is the window's sum divided by that number. A window wholly in the padding gives 0. Cells past the padding,
+    under rounding="ceil", never count.
     """
     return run_op(
         prepare_avg_pool, x, window, stride=stride, padding=padding, dilation=dilation, layout=layout,
-        rounding=rounding, count_include_pad=count_include_pad,
+        rounding=rounding, count_include_pad=count_include_pad, divisor=divisor,
     )  # fmt: skip
 
 
@@ -295,9 +305,10 @@ def avg_pool_grad(
     layout: str = "channels_last",
     rounding: str = "floor",
     count_include_pad: bool = False,
+    divisor: int | None = None,
 ) -> Array:
     """Gradient of `avg_pool`: each dy divided as the forward divided, spread over its window."""
     return run_op(
         prepare_avg_pool_grad, dy, input_shape, window, stride=stride, padding=padding, dilation=dilation, layout=layout,
-        rounding=rounding, count_include_pad=count_include_pad,
+        rounding=rounding, count_include_pad=count_include_pad, divisor=divisor,
     )  # fmt: skip

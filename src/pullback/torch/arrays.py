@@ -6,9 +6,9 @@ results come back lying the same way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,26 @@ import torch
 from pullback.cpu.matrix import transposed
 from pullback.rules import Array
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 FIRST, LAST = "channels_first", "channels_last"
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def untraced(function: Function) -> Function:
+    """The function outside of torch.jit.trace, for what is decided once: there sizes are plain numbers."""
+
+    @wraps(function)
+    def outside(*arguments: Any) -> Any:
+        state = None if torch.compiler.is_compiling() else torch._C._get_tracing_state()
+        if state is None:
+            return function(*arguments)
+        torch._C._set_tracing_state(None)
+        try:
+            return function(*arguments)
+        finally:
+            torch._C._set_tracing_state(state)
+
+    return cast(Function, outside)
 
 
 @cache
@@ -46,15 +64,27 @@ def filter_to_last(rank: int) -> tuple[int, ...]:
     return (*range(2, rank), 1, 0)
 
 
+@untraced
 def layout_of(*tensors: torch.Tensor) -> str:
-    """channels_last where one of the tensors lies so and not also in plain order, as PyTorch's own convolutions choose."""
+    """channels_last where one of the tensors lies so, by the rule that PyTorch's own ops choose the format of their results by."""
     for tensor in tensors:
-        if tensor.is_contiguous() or tensor.dim() < 3:
-            continue
-        strides = tensor.stride()
-        if tensor.size(1) > 1 and strides[1] == 1 and all(step >= tensor.size(1) for step in strides[2:]):
+        if _lies_last(tensor):
             return LAST
     return FIRST
+
+
+def _lies_last(tensor: torch.Tensor) -> bool:
+    """Whether steps grow from the channels over the last axis to the batch; where both orders fit, only by a larger batch step."""
+    shape, steps = tensor.shape, tensor.stride()
+    channel = steps[1]
+    least = channel * shape[1]
+    if least <= 0 or steps[-1] < least:  # the most common answer, found soon
+        return False
+    for axis in range(len(steps) - 1, 1, -1):
+        if steps[axis] < least or shape[axis] == 0:
+            return False
+        least = steps[axis] * shape[axis]
+    return bool(least != channel and steps[0] >= least)
 
 
 def as_array(tensor: torch.Tensor) -> Array:
@@ -86,8 +116,10 @@ def filter_array(tensor: torch.Tensor, layout: str) -> Array:
 
 def _tensor(array: Array) -> torch.Tensor:
     if array.dtype.kind == "V":  # bfloat16
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor if array.size else tensor.new_empty(array.shape)  # an empty array says nothing of how it lies
 
 
 def result(array: Array, layout: str) -> torch.Tensor:

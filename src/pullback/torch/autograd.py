@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 
 from pullback.torch import kernels, library
 from pullback.torch.kernels import RULES
@@ -29,8 +30,11 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
         or torch._C._get_tracing_state() is not None
     ):
         return False
-    for tensor in tensors:  # noqa: SIM110 (`all` over a generator takes three times as long)
+    for tensor in tensors:
         if type(tensor) not in _PLAIN or not tensor.is_cpu:
+            return False
+        # Batched gradients, and numbers that PyTorch has yet to negate or to write.
+        if is_legacy_batchedtensor(tensor) or tensor.is_neg() or tensor._is_zerotensor():
             return False
     return True
 
@@ -50,14 +54,16 @@ def keep(ctx: Any, op: str, tensors: Sequence[torch.Tensor], outputs: Any, keywo
     ctx.wanted, ctx.names = _needs(op, ctx.needs_tensors)
     ctx.shapes = [tensor.shape for tensor in tensors]
     named = dict(zip(RULES[op].arrays, tensors, strict=True))
+    ctx.output_shape = outputs[0].shape if op == "max_pool" else outputs.shape
     if op == "max_pool":
         named["winners"] = outputs[1]
     ctx.save_for_backward(*[named[name] for name in ctx.names])
 
 
 def _shapes(ctx: Any) -> dict[str, Any]:
-    """Stand-ins for the tensors whose shapes are all a rule asks for."""
-    return {name: SimpleNamespace(shape=shape) for name, shape in zip(RULES[ctx.op].arrays, ctx.shapes, strict=True)}
+    """Stand-ins for the tensors whose shapes are all a rule asks for, "y" the result."""
+    named = {name: SimpleNamespace(shape=shape) for name, shape in zip(RULES[ctx.op].arrays, ctx.shapes, strict=True)}
+    return {**named, "y": SimpleNamespace(shape=ctx.output_shape)}
 
 
 def gradients(ctx: Any, g: torch.Tensor | None, ops: Mapping[str, Callable[..., Any]]) -> list[torch.Tensor | None]:
@@ -134,6 +140,30 @@ def call(op: str, *tensors: torch.Tensor, **keywords: Any) -> Any:
             if tensor.requires_grad:
                 return _apply(op, keywords, *tensors)
     return kernels.run(op, tensors, keywords)
+
+
+class _Watched(torch.autograd.Function):
+    """Values as they are, whose gradient cannot be asked for once a tensor that came with them has been changed."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(other)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        _ = ctx.saved_tensors  # PyTorch compares the versions
+        return g, None
+
+
+def watched(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A maximum and its indices. As in PyTorch, changing the indices in place is an error of the backward pass.
+
+    (The gradient is made from winners, which stay as they were: an error nevertheless, since the program meant something by it.)
+    """
+    if is_plain((values,)) and values.requires_grad and torch.autograd.forward_ad._current_level < 0:
+        values = _Watched.apply(values, indices)
+    return values, indices
 
 
 # PyTorch's C function: what `apply` does after it has looked for tensors of torch.func, which is_plain has ruled out.

@@ -7,35 +7,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from pullback.torch.arrays import FIRST, LAST, layout_of
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
+SMALL = "it is so small that the call would cost more than it saves"
 FEW_CHANNELS = 128  # channels in times channels out of a convolution with too little to multiply for each cell it reads
 
 
-def unsuitable(input: torch.Tensor) -> str | None:
-    """Why a tensor cannot go to our kernels, or should not."""
-    if not input.is_cpu or input.layout is not torch.strided:
-        return f"the input is on {input.device}, not a dense CPU tensor"
-    if input.dtype not in (torch.float32, torch.float64):
-        return f"PyTorch has instructions of the CPU's for {input.dtype} that ours do without"
-    if input.numel() == 0:
+# Classes of tensors that our registered ops know; other classes with rules of their own know PyTorch's ops only.
+_TRACED = "torch._subclasses."
+
+
+def surely(condition: Any) -> bool:
+    """Whether a condition on sizes holds; while PyTorch traces with sizes that it leaves open, whether it must, without asking."""
+    if torch.compiler.is_compiling() or not isinstance(condition, bool):
+        return bool(statically_known_true(condition))
+    return condition
+
+
+def _foreign(tensor: torch.Tensor) -> bool:
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter or kind.__module__.startswith(_TRACED):
+        return False
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def unsuitable(input: torch.Tensor, rank: int, *others: torch.Tensor | None) -> str | None:
+    """Why a layer of this rank cannot put an input, and its weight and bias, on our kernels, or never should."""
+    if input.dim() not in (rank + 1, rank + 2):
+        return f"the input has {input.dim()} axes"
+    if surely(input.numel() == 0):
         return "the input is empty"
+    for tensor in (input, *others):
+        if tensor is None:
+            continue
+        if _foreign(tensor):
+            return f"{type(tensor).__name__} has rules of its own for PyTorch's ops"
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
+            return f"a tensor is on {tensor.device}, or not dense"
+        if tensor.dtype not in (torch.float32, torch.float64):
+            return f"PyTorch has instructions of the CPU's for {tensor.dtype} that ours do without"
+        if tensor.dtype != input.dtype:
+            return "input, weight and bias differ in dtype"
     return None
 
 
 def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups: int) -> str | None:
     """Why to leave a convolution to PyTorch; `outputs`: cells of its result (of its input, where it is transposed)."""
-    if torch.is_autocast_enabled("cpu"):
-        return "under autocast PyTorch uses instructions of the CPU's that ours do without"
-    if weight.dtype != input.dtype or weight.device != input.device:
-        return "input and weight differ in dtype or device"
-    if outputs * weight.numel() < SMALL_WORK:
-        return "it is so small that the call would cost more than it saves"
+    if surely(outputs * weight.numel() < SMALL_WORK):
+        return SMALL
     if input.dtype is torch.float64:
         return None  # PyTorch has no fast kernels for it
     if math.prod(weight.shape[2:]) == 1 and groups == 1:
@@ -49,12 +75,11 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
 
 def pool_reason(input: torch.Tensor) -> str | None:
     """Why to leave a pooling to PyTorch."""
-    if input.numel() < SMALL_POOL[layout_of(input)]:
-        return "it is so small that the call would cost more than it saves"
-    return None
+    return SMALL if surely(input.numel() < SMALL_POOL[layout_of(input)]) else None
 
 
-def conv_outputs(input: torch.Tensor, stride: Sequence[int], rank: int) -> int:
+def conv_outputs(input: torch.Tensor, stride: int | Sequence[int], rank: int) -> int:
     """About as many cells as the result of a padded convolution has."""
-    cells: int = math.prod(input.shape[-rank:]) // math.prod(stride) * (input.shape[0] if input.dim() == rank + 2 else 1)
+    step = stride**rank if isinstance(stride, int) else math.prod(stride)
+    cells: int = math.prod(input.shape[-rank:]) // step * (input.shape[0] if input.dim() == rank + 2 else 1)
     return cells

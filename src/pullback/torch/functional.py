@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from pullback.torch.arguments import autocast, check, each, hashable, remember, unbatched
-from pullback.torch.arrays import layout_of
-from pullback.torch.autograd import call, is_plain
+from pullback.torch.arguments import autocast, check, each, flag, integer, plain, remember, unbatched
+from pullback.torch.arrays import layout_of, untraced
+from pullback.torch.autograd import call, is_plain, watched
 from pullback.torch.winners import indices_of
 
 
 def _conv_keywords(
     op: str, rank: int, window: tuple[int, ...], stride: Any, padding: Any, dilation: Any, groups: int
 ) -> dict[str, Any]:
-    strides, dilations = each(op, "stride", stride, rank), each(op, "dilation", dilation, rank)
+    strides, dilations = each(op, "stride", stride, rank, 1), each(op, "dilation", dilation, rank, 1)
     if padding == "same":
         if any(s != 1 for s in strides):
             raise ValueError(f"{op}: padding='same' needs a stride of 1, not {stride!r}")
@@ -27,9 +28,9 @@ def _conv_keywords(
     elif isinstance(padding, str):
         raise ValueError(f"{op}: unknown padding {padding!r}; it is 'same', 'valid', an integer or one for each axis")
     else:
-        pads = tuple((p, p) for p in each(op, "padding", padding, rank))
-        if any(p < 0 for p, _ in pads):
-            raise ValueError(f"{op}: padding is {padding!r}; it cannot be negative")
+        pads = tuple((p, p) for p in each(op, "padding", padding, rank, 0))
+    if groups < 1:
+        raise ValueError(f"{op}: groups is {groups}; it must be at least 1")
     return {"stride": strides, "padding": pads, "dilation": dilations, "groups": groups, "rounding": "floor"}
 
 
@@ -46,17 +47,34 @@ def _operands(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Input, weight and bias as they are computed with, each of a kind that our kernels take."""
     x, w, b = autocast(input, weight, bias)
-    assert x is not None
-    assert w is not None
     check(op, rank, input=x, weight=w, bias=b)
+    if w.dim() != rank + 2:
+        raise ValueError(f"{op}: the weight has shape {tuple(w.shape)}; it needs {rank + 2} axes")
     return x, w, b
 
 
-def _check_filter(op: str, rank: int, weight: torch.Tensor, bias: torch.Tensor | None, outputs: int) -> None:
-    if weight.dim() != rank + 2:
-        raise ValueError(f"{op}: the weight has shape {tuple(weight.shape)}; it needs {rank + 2} axes")
-    if bias is not None and bias.shape != (outputs,):
-        raise ValueError(f"{op}: the bias has shape {tuple(bias.shape)}; it needs one entry for each of {outputs} channels")
+@untraced
+def _check_channels(
+    op: str, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, takes: int, gives: int, groups: int
+) -> None:
+    """That a weight for so many channels fits the input, the bias and the groups."""
+    if w.shape[0] % groups != 0:
+        raise ValueError(f"{op}: the weight has shape {tuple(w.shape)}; groups={groups} must divide its {w.shape[0]}")
+    channels = x.shape[1 - w.dim() + x.dim()]
+    if channels != takes:
+        raise ValueError(
+            f"{op}: the input has {channels} channels, and a weight of shape {tuple(w.shape)} with groups={groups} takes {takes}"
+        )
+    if b is not None and tuple(b.shape) != (gives,):
+        raise ValueError(f"{op}: the bias has shape {tuple(b.shape)}; it needs one entry for each of {gives} channels")
+
+
+def _called(function: str, op: str, *tensors: torch.Tensor, **keywords: Any) -> Any:
+    """An op, whose errors bear the name of our function."""
+    try:
+        return call(op, *tensors, **keywords)
+    except ValueError as error:
+        raise ValueError(f"{function}: {str(error).removeprefix(f'{op}: ')}") from None
 
 
 def _conv(
@@ -71,21 +89,40 @@ def _conv(
 ) -> torch.Tensor:
     op = f"conv{rank}d"
     x, w, b = _operands(op, rank, input, weight, bias)
-    _check_filter(op, rank, w, b, w.shape[0])
-    if x.dim() == rank + 1:
-        batch = x.unsqueeze(0)
-        return add_bias(call("conv", batch, w, **conv_keywords(w, w, stride, padding, dilation, groups)), b).squeeze(0)
-    return add_bias(call("conv", x, w, **conv_keywords(x, w, stride, padding, dilation, groups)), b)
+    keywords = conv_keywords(op, w, stride, padding, dilation, groups)
+    _check_channels(op, x, w, b, w.shape[1] * keywords["groups"], w.shape[0], keywords["groups"])
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return add_bias(_called(op, "conv", x, w, layout=layout_of(x, w), **keywords), b)
+
+    result: torch.Tensor = unbatched(run, x, rank)
+    return result
 
 
-def conv_keywords(
-    like: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any, groups: int
-) -> dict[str, Any]:
-    """What `conv` is called with beside its tensors; its layout is that of `like` or the weight."""
-    rank = weight.dim() - 2
-    given = (hashable(stride), hashable(padding), hashable(dilation), groups)
-    keywords = remember(_conv_keywords, f"conv{rank}d", rank, tuple(weight.shape[2:]), *given)
-    return {**keywords, "layout": layout_of(like, weight)}
+@untraced
+def conv_keywords(op: str, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any, groups: Any) -> dict[str, Any]:
+    """What a convolution is called with beside its tensors and its layout."""
+    given = (plain(op, "stride", stride), plain(op, "padding", padding), plain(op, "dilation", dilation))
+    window = tuple(weight.shape[2:])
+    keywords: dict[str, Any] = remember(
+        _conv_keywords, op, len(window), window, *given, integer(op, "groups", groups)
+    )  # fmt: skip
+    return keywords
+
+
+def _transposed_keywords(op: str, rank: int, output_padding: Any, keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a convolution with those of its transpose: what is added to its output, beyond it or within its padding."""
+    extra = each(op, "output_padding", plain(op, "output_padding", output_padding), rank, 0)
+    added, pads = [], []
+    for s, d, (p, q), e in zip(keywords["stride"], keywords["dilation"], keywords["padding"], extra, strict=True):
+        if e >= max(s, d):
+            raise ValueError(
+                f"{op}: output_padding is {output_padding!r}; it must be smaller than the stride {s} or the dilation {d}"
+            )
+        # A stride or more is another output of the convolution, unless its padding is cut.
+        added.append(e if e < s else 0)
+        pads.append((p, q) if e < s else (p, q - e))
+    return {**keywords, "padding": tuple(pads), "output_padding": tuple(added)}
 
 
 def _conv_transpose(
@@ -102,27 +139,14 @@ def _conv_transpose(
     """The input gradient of the convolution that has this weight: its dy is our input."""
     op = f"conv_transpose{rank}d"
     x, w, b = _operands(op, rank, input, weight, bias)
-    _check_filter(op, rank, w, b, w.shape[1] * groups)
-    window = tuple(w.shape[2:])
-    keywords = dict(
-        remember(_conv_keywords, op, rank, window, hashable(stride), hashable(padding), hashable(dilation), groups)
-    )  # fmt: skip
-    extra = each(op, "output_padding", output_padding, rank)
-    sizes, pads = [], []
-    axes = zip(x.shape[-rank:], window, keywords["stride"], keywords["dilation"], keywords["padding"], extra, strict=True)
-    for n, k, s, d, (p, q), e in axes:
-        if not 0 <= e < max(s, d):
-            raise ValueError(
-                f"{op}: output_padding is {output_padding!r}; it must be smaller than the stride {s} or the dilation {d}"
-            )
-        sizes.append((n - 1) * s - p - q + d * (k - 1) + e + 1)
-        pads.append((p, q) if e < s else (p, q - e))
-    keywords["padding"] = tuple(pads)
+    if isinstance(padding, str):
+        raise TypeError(f"{op}: padding is {padding!r}; give an integer, or one for each of {rank} axes")
+    keywords = conv_keywords(op, w, stride, padding, dilation, groups)
+    _check_channels(op, x, w, b, w.shape[0], w.shape[1] * keywords["groups"], keywords["groups"])
+    keywords = _transposed_keywords(op, rank, output_padding, keywords)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        shape = (x.shape[0], w.shape[1] * groups, *sizes)
-        y = call("conv_grad_input", x, w, input_shape=shape, layout=layout_of(x, w), **keywords)
-        return add_bias(y, b)
+        return add_bias(_called(op, "conv_transpose", x, w, layout=layout_of(x, w), **keywords), b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result
@@ -131,15 +155,30 @@ def _conv_transpose(
 def _pool_keywords(
     op: str, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> dict[str, Any]:
-    window = each(op, "kernel_size", kernel_size, rank)
-    strides = window if stride is None or stride == () else each(op, "stride", stride, rank)
-    pads, dilations = each(op, "padding", padding, rank), each(op, "dilation", dilation, rank)
-    if any(p < 0 or 2 * p > (k - 1) * d + 1 for p, k, d in zip(pads, window, dilations, strict=True)):
+    window = each(op, "kernel_size", kernel_size, rank, 1)
+    strides = window if stride is None or stride == () else each(op, "stride", stride, rank, 1)
+    pads, dilations = each(op, "padding", padding, rank, 0), each(op, "dilation", dilation, rank, 1)
+    if any(2 * p > (k - 1) * d + 1 for p, k, d in zip(pads, window, dilations, strict=True)):
         raise ValueError(f"{op}: padding is {padding!r}; it can be at most half of the window {kernel_size!r}")
     return {
         "window": window, "stride": strides, "padding": tuple((p, p) for p in pads), "dilation": dilations,
         "rounding": "ceil" if ceil_mode else "floor",
     }  # fmt: skip
+
+
+@untraced
+def _pool(
+    op: str, x: torch.Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> dict[str, Any]:
+    """What a pooling is called with beside its tensor and its layout."""
+    check(op, rank, input=x)
+    if any(x.shape[axis] == 0 for axis in range(-rank - 1, 0)):
+        raise ValueError(f"{op}: the input has shape {tuple(x.shape)}; only its batch can be empty")
+    keywords: dict[str, Any] = remember(
+        _pool_keywords, op, rank, plain(op, "kernel_size", kernel_size), plain(op, "stride", stride),
+        plain(op, "padding", padding), plain(op, "dilation", dilation), flag(op, "ceil_mode", ceil_mode),
+    )  # fmt: skip
+    return keywords
 
 
 def _max_pool(
@@ -153,14 +192,11 @@ def _max_pool(
     return_indices: bool,
 ) -> Any:
     op = f"max_pool{rank}d"
-    check(op, rank, input=input)
-    keywords = remember(
-        _pool_keywords, op, rank, hashable(kernel_size), hashable(stride), hashable(padding), hashable(dilation), ceil_mode
-    )  # fmt: skip
+    keywords = _pool(op, input, rank, kernel_size, stride, padding, dilation, ceil_mode)
 
     def run(x: torch.Tensor) -> Any:
-        values, winners = call("max_pool", x, layout=layout_of(x), **keywords)
-        return (values, indices_of(winners, x.shape[2:], keywords)) if return_indices else values
+        values, winners = _called(op, "max_pool", x, layout=layout_of(x), **keywords)
+        return watched(values, indices_of(winners, x.shape[2:], keywords)) if return_indices else values
 
     return unbatched(run, input, rank)
 
@@ -176,14 +212,16 @@ def _avg_pool(
     divisor_override: int | None,
 ) -> torch.Tensor:
     op = f"avg_pool{rank}d"
-    check(op, rank, input=input)
-    if divisor_override is not None:
-        raise ValueError(f"{op}: divisor_override is not supported; scale the result, or use torch.nn.functional.{op}")
-    keywords = remember(_pool_keywords, op, rank, hashable(kernel_size), hashable(stride), hashable(padding), 1, ceil_mode)
+    keywords = _pool(op, input, rank, kernel_size, stride, padding, 1, ceil_mode)
+    counted = flag(op, "count_include_pad", count_include_pad)
+    divisor = None if divisor_override is None else integer(op, "divisor_override", divisor_override)
+    if divisor == 0:
+        raise ValueError(f"{op}: divisor_override is 0; give another number, or None for the number of a window's cells")
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = call("avg_pool", x, layout=layout_of(x), count_include_pad=count_include_pad, **keywords)
-        return y
+        size = None if divisor is None else abs(divisor)
+        y: torch.Tensor = _called(op, "avg_pool", x, layout=layout_of(x), count_include_pad=counted, divisor=size, **keywords)
+        return y if divisor is None or divisor > 0 else -y
 
     result: torch.Tensor = unbatched(run, input, rank)
     return result
@@ -193,6 +231,11 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"torch.nn.functional.{name}, on our kernels."
     return function
+
+
+def _elsewhere(function: Callable[..., Any], given: tuple[Any, ...], tensors: int) -> Any:
+    """A call that one of its tensors takes over, as PyTorch's protocol `__torch_function__` has it: torch.fx, for example."""
+    return handle_torch_function(function, given[:tensors], *given)
 
 
 def _make_conv(rank: int) -> Callable[..., torch.Tensor]:
@@ -205,7 +248,10 @@ def _make_conv(rank: int) -> Callable[..., torch.Tensor]:
         dilation: Any = 1,
         groups: int = 1,
     ) -> torch.Tensor:
-        return _conv(rank, input, weight, bias, stride, padding, dilation, groups)
+        given = (input, weight, bias, stride, padding, dilation, groups)
+        if has_torch_function_variadic(input, weight, bias):
+            return _elsewhere(conv, given, 3)
+        return _conv(rank, *given)
 
     return _named(conv, f"conv{rank}d")
 
@@ -221,7 +267,10 @@ def _make_conv_transpose(rank: int) -> Callable[..., torch.Tensor]:
         groups: int = 1,
         dilation: Any = 1,
     ) -> torch.Tensor:
-        return _conv_transpose(rank, input, weight, bias, stride, padding, output_padding, groups, dilation)
+        given = (input, weight, bias, stride, padding, output_padding, groups, dilation)
+        if has_torch_function_variadic(input, weight, bias):
+            return _elsewhere(conv_transpose, given, 3)
+        return _conv_transpose(rank, *given)
 
     return _named(conv_transpose, f"conv_transpose{rank}d")
 
@@ -236,7 +285,8 @@ def _make_max_pool(rank: int) -> Callable[..., Any]:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
-        return _max_pool(rank, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+        given = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+        return _elsewhere(max_pool, given, 1) if has_torch_function_variadic(input) else _max_pool(rank, *given)
 
     return _named(max_pool, f"max_pool{rank}d")
 
@@ -251,7 +301,8 @@ def _make_avg_pool(rank: int) -> Callable[..., torch.Tensor]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> torch.Tensor:
-        return _avg_pool(rank, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        given = (input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+        return _elsewhere(avg_pool, given, 1) if has_torch_function_variadic(input) else _avg_pool(rank, *given)
 
     return _named(avg_pool, f"avg_pool{rank}d")
 

@@ -17,6 +17,7 @@ from pullback.window import Window
 # PyTorch's rules, which our defaults are: of equal values the first wins, NaN wins over numbers.
 _FIXED = ("ties", "nan")
 SHAPES = ("input_shape", "filter_shape")
+NAMESPACE = "pullback"  # of the registered ops
 
 # The op that gives its winners along, so that its gradient need not look for them again.
 WITH_WINNERS = Derivative(
@@ -25,8 +26,19 @@ WITH_WINNERS = Derivative(
     vjp={"x": Call("max_pool_grad_from_winners", ("g", "winners"), {"input_shape": "x"})},
     jvp={"x": Call("max_pool_jvp_from_winners", ("t", "winners"))},
 )
+# The input gradient of a convolution read forwards: the size of its result follows from its input, so that traces hold for any.
+TRANSPOSED = Derivative(
+    ("x", "filter"),
+    (*DERIVATIVES["conv"].keywords, "output_padding"),
+    vjp={"x": Call("conv", ("g", "filter")), "filter": Call("conv_grad_filter", ("x", "g"), {"filter_shape": "filter"})},
+    jvp={
+        "x": Call("conv_grad_input", ("t", "filter"), {"input_shape": "y"}),
+        "filter": Call("conv_grad_input", ("x", "t"), {"input_shape": "y"}),
+    },
+)
 RULES: dict[str, Derivative] = {
     "max_pool": WITH_WINNERS,
+    "conv_transpose": TRANSPOSED,
     **{
         name: DERIVATIVES[name]
         for name in (
@@ -41,6 +53,7 @@ RULES: dict[str, Derivative] = {
 KEYWORDS = {op: tuple(name for name in rule.keywords if name not in _FIXED) for op, rule in RULES.items()}
 _ARGUMENTS = {op: [filter_array if name == "filter" else activation for name in rule.arrays] for op, rule in RULES.items()}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {op: getattr(pb, op) for op in RULES}
+_FUNCTIONS["conv_transpose"] = pb.conv_grad_input  # PyTorch's weight is that of the convolution
 
 
 @cache
@@ -54,12 +67,22 @@ def _laid_out(shape: tuple[int, ...], layout: str, name: str) -> tuple[int, ...]
 
 
 def run(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
-    """Run an op: a tensor, or for max_pool the values and the winners."""
+    """Run an op: a tensor, or for max_pool the values and the winners. PyTorch's profiler sees it as the registered op."""
+    if torch.autograd._profiler_enabled():
+        with torch.profiler.record_function(f"{NAMESPACE}::{op}"):
+            return compute(op, tensors, keywords)
+    return compute(op, tensors, keywords)
+
+
+def compute(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
     layout = keywords["layout"]
     arrays = [as_argument(tensor, layout) for as_argument, tensor in zip(_ARGUMENTS[op], tensors, strict=True)]
     function, given, shape = _FUNCTIONS[op], keywords, RULES[op].keywords[0]
     if shape in SHAPES:
         given = {**keywords, shape: _laid_out(tuple(keywords[shape]), layout, shape)}
+    elif op == "conv_transpose":
+        given = {name: value for name, value in keywords.items() if name != "output_padding"}
+        given["input_shape"] = _laid_out(output_shape(op, tensors, keywords), layout, "input_shape")
     if op == "max_pool":
         values, winners = function(*arrays, return_winners=True, **given)
         return result(values, layout), result(winners, layout)
@@ -83,16 +106,15 @@ def output_shape(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str
         if name in keywords:
             return tuple(keywords[name])
     x = tensors[0]
+    if op == "conv_transpose":
+        return _transposed_shape(x, tensors[1], keywords)
     window, out = (tensors[1].shape[2:], tensors[1].shape[0]) if op == "conv" else (keywords["window"], x.shape[1])
     if all(isinstance(size, int) for size in (*x.shape[2:], *window)):
-        made = Window.make(
-            tuple(x.shape[2:]),
-            tuple(window),
-            keywords["stride"],
-            keywords["dilation"],
-            keywords["padding"],
-            keywords["rounding"],
-        )
+        rest = [keywords[name] for name in ("stride", "dilation", "padding", "rounding")]
+        try:
+            made = Window.make(tuple(x.shape[2:]), tuple(window), *rest)
+        except ValueError as error:
+            raise ValueError(f"{op}: {error}") from None
         return (x.shape[0], out, *made.output_size)
     sizes = []
     for n, k, s, d, (p, q) in zip(
@@ -105,6 +127,16 @@ def output_shape(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str
         else:
             sizes.append(steps // s + 1)
     return (x.shape[0], out, *sizes)
+
+
+def _transposed_shape(x: torch.Tensor, filter: torch.Tensor, keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    sizes = []
+    places = (keywords[name] for name in ("stride", "dilation", "padding", "output_padding"))
+    for n, k, s, d, (p, q), extra in zip(x.shape[2:], filter.shape[2:], *places, strict=True):
+        sizes.append((n - 1) * s - p - q + d * (k - 1) + extra + 1)
+        if isinstance(sizes[-1], int) and sizes[-1] < 1:
+            raise ValueError(f"conv_transpose: {n} cells become {sizes[-1]}; make the padding ({p}, {q}) smaller")
+    return (x.shape[0], filter.shape[1] * keywords["groups"], *sizes)
 
 
 def fake(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:

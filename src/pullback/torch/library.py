@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from pullback.torch import kernels
-from pullback.torch.kernels import KEYWORDS, RULES, pairs
+from pullback.torch.kernels import KEYWORDS, NAMESPACE, RULES, SHAPES, pairs
 
-NAMESPACE = "pullback"
 _KINDS = {
     "input_shape": "SymInt[]", "filter_shape": "SymInt[]", "window": "int[]", "stride": "int[]", "padding": "int[]",
-    "dilation": "int[]", "groups": "int", "layout": "str", "rounding": "str", "count_include_pad": "bool",
+    "dilation": "int[]", "output_padding": "int[]", "groups": "int", "layout": "str", "rounding": "str",
+    "count_include_pad": "bool", "divisor": "int?",
 }  # fmt: skip
 _library = torch.library.Library(NAMESPACE, "DEF")
 
@@ -28,6 +30,8 @@ def _schema(op: str) -> str:
 def call(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
     """Call a registered op; padding pairs become a flat list, as schemas have no pairs."""
     given = [[side for pair in keywords[n] for side in pair] if n == "padding" else keywords[n] for n in KEYWORDS[op]]
+    if torch._C._get_tracing_state() is not None:  # torch.jit.trace has no names for the sizes in lists of custom ops
+        given = [[int(size) for size in value] if n in SHAPES else value for n, value in zip(KEYWORDS[op], given, strict=True)]
     return getattr(torch.ops.pullback, op).default(*tensors, *given)
 
 
@@ -43,7 +47,7 @@ def _taken_apart(op: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict
 
 
 def _run(op: str, *arguments: Any) -> Any:
-    return kernels.run(op, *_taken_apart(op, arguments))
+    return kernels.compute(op, *_taken_apart(op, arguments))
 
 
 def _fake(op: str, *arguments: Any) -> Any:
@@ -93,9 +97,8 @@ def batched(
         n, *rest = given["input_shape"]
         given["input_shape"] = (n * size, *rest)
     found = function(*folded, **given)
-    if op == "max_pool":
-        return tuple(part.unflatten(0, (size, -1)) for part in found), (0, 0)
-    return found.unflatten(0, (size, -1)), 0
+    parts = [part.unflatten(0, (size, part.shape[0] // size)) for part in (found if op == "max_pool" else (found,))]
+    return (tuple(parts), (0, 0)) if op == "max_pool" else (parts[0], 0)
 
 
 def _vmap(op: str, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -107,6 +110,40 @@ def _vmap(op: str, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tupl
     return batched(again, op, info.batch_size, in_dims[: len(tensors)], tensors, keywords)
 
 
+def _legacy_vmap(op: str, *arguments: Any) -> Any:
+    """The rule for batched gradients: `is_grads_batched` and the vectorized Jacobians, which PyTorch maps in an older way."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    return _one_level_less(op, level, *_taken_apart(op, arguments))
+
+
+def _one_level_less(op: str, level: int, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
+    """Take off one level of batches after the other, each by the rule of vmap; a tensor without one has a batch of 1."""
+    if level == 0:
+        return call(op, tensors, keywords)
+    bare = [torch._remove_batch_dim(tensor, level, 1, 0) for tensor in tensors]
+    size = max(tensor.shape[0] for tensor in bare)
+    dims = [0 if tensor.shape[0] == size else None for tensor in bare]
+    given = [tensor if dim == 0 else tensor[0] for tensor, dim in zip(bare, dims, strict=True)]
+
+    def again(*tensors: Any, **keywords: Any) -> Any:
+        return _one_level_less(op, level - 1, tensors, keywords)
+
+    found, _ = batched(again, op, size, dims, given, keywords)
+    parts = [torch._add_batch_dim(part, 0, level) for part in (found if isinstance(found, tuple) else (found,))]
+    return tuple(parts) if op == "max_pool" else parts[0]
+
+
+def _flops(outputs: int, filter: int, *shapes: Any, out_shape: Any, **_: Any) -> int:
+    """Twice the multiplications of a convolution or of its gradients, as PyTorch counts them: those with padding too.
+
+    outputs, filter: which of the arguments has the shape of the convolution's result, and which the filter's; -1: this result.
+    """
+    given = (*shapes, out_shape)
+    images, _channels, *cells = given[outputs]
+    return int(2 * images * math.prod(cells) * math.prod(given[filter]))
+
+
 for _op in RULES:
     _library.define(_schema(_op), tags=(torch.Tag.pt2_compliant_tag,))
     _name = f"{NAMESPACE}::{_op}"
@@ -114,3 +151,7 @@ for _op in RULES:
     torch.library.register_fake(_name, partial(_fake, _op), lib=_library)
     torch.library.register_autograd(_name, partial(_backward, _op), setup_context=partial(_setup_context, _op), lib=_library)
     torch.library.register_vmap(_name, partial(_vmap, _op), lib=_library)
+    _library.impl(_op, partial(_legacy_vmap, _op), "Batched")
+
+for _op, _place in {"conv": (-1, 1), "conv_grad_input": (0, 1), "conv_grad_filter": (0, -1), "conv_transpose": (0, 1)}.items():
+    register_flop_formula(getattr(torch.ops.pullback, _op))(partial(_flops, *_place))

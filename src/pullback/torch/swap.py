@@ -15,6 +15,7 @@ from pullback.torch.modules import BACK, SWAPS, Accelerated
 from pullback.torch.tuning import CHOICES
 
 Model = TypeVar("Model", bound=nn.Module)
+_COMPILED = "_orig_mod."  # what torch.compile puts before the names of the modules within
 
 
 def accelerate(model: Model, *, tune: bool = False) -> Model:
@@ -70,17 +71,20 @@ class Report:
 
 
 def explain(model: nn.Module, example_input: Any) -> Report:
-    """Which layers of a model run on our kernels for this input, and why others do not; nothing is changed."""
-    names = {module: name for name, module in model.named_modules()}
+    """Which layers of a model run on our kernels for this input, and why others do not; nothing is changed.
+
+    The model is called once, in eval mode and eagerly, whatever of it is compiled.
+    """
+    names = {module: name.replace(_COMPILED, "") for name, module in model.named_modules()}
     layers = []
     for module, given in _inputs(model, example_input):
+        timed = None
         if isinstance(module, Accelerated):
-            reason = module.left_to_torch(given)
+            reason, timed = module.choose(given)
         elif type(module) in SWAPS:
             reason = "the model is not accelerated"
         else:
             reason = f"{type(module).__name__} is a class of its own"
-        timed = module.ops_on_ours(given) if isinstance(module, Accelerated) else None
         ops = tuple(op for op in CONV_OPS if timed and op in timed)
         layers.append(Layer(names[module], type(module).__name__, tuple(given.shape), reason, ops))
     return Report(tuple(layers))
@@ -95,13 +99,14 @@ def _inputs(model: nn.Module, example_input: Any) -> list[tuple[nn.Module, torch
     """The convolutions and poolings that a call of the model reaches, each with its input; the model's state stays as it was."""
     seen: list[tuple[nn.Module, torch.Tensor]] = []
 
-    def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        seen.append((module, arguments[0].detach().requires_grad_(arguments[0].requires_grad)))
+    def note(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = arguments[0] if arguments else named["input"]
+        seen.append((module, given.detach().requires_grad_(given.requires_grad)))
 
-    hooks = [module.register_forward_pre_hook(note) for module in _layers(model)]
+    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in _layers(model)]
     arguments = example_input if isinstance(example_input, tuple) else (example_input,)
     try:
-        with _evaluating(model), torch.enable_grad():
+        with _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
             model(*arguments)
     finally:
         for hook in hooks:

@@ -16,12 +16,24 @@ from torch import nn
 from pullback.torch import kernels
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
+from pullback.torch.choice import surely
 from pullback.torch.mixed import CONV_OPS, THEIRS, torch_can
 
 CHOICES = "pullback_choices"  # attribute of a layer to be tuned: what an input is like -> whether ours is faster
 ROUNDS, LEAST_SECONDS = 3, 0.01
 CALL_SECONDS = 3e-5  # what a call with derivatives costs more than PyTorch's own
 MARGIN = 0.97  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
+
+
+def _known(choices: dict[Any, Any], key: tuple[Any, ...]) -> Any:
+    """What was chosen before; while PyTorch traces, for the shapes that it has surely, so that others are not ruled out."""
+    if not torch.compiler.is_compiling():
+        return choices.get(key)
+    for other, choice in choices.items():
+        same = other[1:] == key[1:] and len(other[0]) == len(key[0])
+        if same and all(surely(a == b) for a, b in zip(key[0], other[0], strict=True)):
+            return choice
+    return None
 
 
 def _key(module: Any, input: torch.Tensor) -> tuple[Any, ...]:
@@ -31,11 +43,16 @@ def _key(module: Any, input: torch.Tensor) -> tuple[Any, ...]:
 
 
 def faster_ops(module: Any, input: torch.Tensor, keywords: dict[str, Any]) -> frozenset[str] | None:
-    """The ops of a convolution that our kernels are faster at; None where they cannot be measured."""
+    """The ops of a convolution that our kernels are faster at; None where they cannot be measured.
+
+    Where PyTorch traces or transforms, the ops of a layer cannot be told apart: all go where the forward one goes.
+    """
     choices: dict[Any, Any] = module.__dict__[CHOICES]
     key = _key(module, input)
-    known: frozenset[str] | None = choices.get(key)
-    if known is None and is_plain((input, module.weight)) and torch_can(keywords):
+    known: frozenset[str] | None = _known(choices, key)
+    if not is_plain((input, module.weight)):
+        return known if known is None else frozenset(CONV_OPS if "conv" in known else ())
+    if known is None and torch_can(keywords):
         known = choices[key] = _measure_ops(module.weight.detach(), input.detach(), keywords, _wanted(module, input))
     return known
 
@@ -77,7 +94,7 @@ def is_faster(module: Any, input: torch.Tensor) -> bool | None:
     key = _key(module, input)
     trained = key[3]
     choices: dict[Any, bool] = module.__dict__[CHOICES]
-    known = choices.get(key)
+    known: bool | None = _known(choices, key)
     if known is None and is_plain((input,)):
         choices[key] = True  # what the layer asks while it is timed
         try:

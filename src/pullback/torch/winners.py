@@ -19,6 +19,6 @@ def indices_of(winners: torch.Tensor, size: Sequence[Any], keywords: Mapping[str
         starts = torch.arange(winners.shape[2 + axis]) * s - keywords["padding"][axis][0]
         cell = starts.view(-1, *(1,) * (rank - 1 - axis)) + tap % k * d
         tap = tap // k
-        index = index + cell * distance
+        index.add_(cell * distance)  # in place: it lies as the winners do
         distance = distance * size[axis]
     return index
