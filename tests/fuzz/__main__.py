@@ -69,9 +69,9 @@ def main() -> int:
     with ExitStack() as block:
         result = campaign.run(
             seed, asked.seconds, ops=ops, garbage=asked.garbage, limit=asked.limit, plant=asked.plant, most=asked.most,
-            progress=bar(block, asked.seconds),
+            progress=bar(block, asked.seconds), found=lambda failure: print(f"\n{failure.report()}\n", flush=True),
         )  # fmt: skip
-    print(result.summary(ops))
+    print(result.summary(ops, reports=False))
     return int(bool(result.failures))
 
 

@@ -32,7 +32,7 @@ class Failure:
         return (
             f"{self.case.op} on {kernel}: {self.outcome.category}: {self.outcome.text}\n"
             f"{snippet(self.case, self.outcome.category)}\n"
-            f"# --case '{self.case.text()}'  (seen {self.times} times)"
+            f"# --case '{self.case.text()}'" + (f"  (seen {self.times} times)" if self.times > 1 else "")
         )
 
 
@@ -56,7 +56,7 @@ class Result:
         seen = {(kernel_op(op), name) for op, name in self.reached}
         return [f"{op}/{name}" for op, name in sorted(wanted - seen)]
 
-    def summary(self, ops: Sequence[str]) -> str:
+    def summary(self, ops: Sequence[str], *, reports: bool = True) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.statuses.items()))
         lines = [f"seed {self.seed}: {self.cases} calls in {self.seconds:.0f} s ({counts})", "compared, by op and kernel:"]
         for op in ops:
@@ -64,8 +64,8 @@ class Result:
             lines.append(f"  {op}: {', '.join(named) or 'nothing'}")
         if missed := self.never_reached(ops):
             lines.append(f"never reached: {', '.join(missed)}")
-        for number, failure in enumerate(self.failures, 1):
-            lines.append(f"\nfailure {number} of {len(self.failures)}\n{failure.report()}")
+        if reports:
+            lines += [f"\n{failure.report()}\n" for failure in self.failures]
         lines.append(f"{len(self.failures)} different failures" if self.failures else "no failure")
         return "\n".join(lines)
 
@@ -82,7 +82,7 @@ def signature(case: Case, outcome: Outcome) -> tuple[object, ...]:
 def run(
     seed: int, seconds: float, *, ops: Sequence[str] = OPS, garbage: float = 0.1, limit: float = 120.0, plant: str | None = None,
     most: int = 100, by_name: bool = True, shrink_seconds: float = SHRINK_SECONDS,
-    progress: Callable[[Result, float], None] | None = None,
+    progress: Callable[[Result, float], None] | None = None, found: Callable[[Failure], None] | None = None,
 ) -> Result:  # fmt: skip
     """Draw and run cases for some seconds, or until `most` different failures are found; on every kernel, or by dispatch alone."""
     draw, result = Draw(seed, ops, garbage), Result(seed)
@@ -103,8 +103,9 @@ def run(
                     raw[kind] += 1
                     if raw[kind] <= SHRUNK_EACH:
                         least, why = shrink(case, outcome, worker.run, shrink_seconds)
-                        failure = known.setdefault(signature(least, why), Failure(least, why, case, 0))
-                        latest[kind] = failure
+                        latest[kind] = failure = known.setdefault(signature(least, why), Failure(least, why, case, 0))
+                        if not failure.times and found is not None:
+                            found(failure)
                     latest[kind].times += 1
                 if progress is not None:
                     progress(result, time.monotonic() - start)
