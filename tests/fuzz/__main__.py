@@ -41,22 +41,29 @@ def one_case(text: str, limit: float, plant: str | None) -> Outcome:
     return outcome
 
 
-def bar(block: ExitStack, seconds: float) -> Callable[[campaign.Result, float], None] | None:
-    """A progress bar where somebody looks."""
+def shown(block: ExitStack, seconds: float) -> Callable[[campaign.Result, float], None]:
+    """A progress bar where somebody looks, else a line a minute."""
+
+    def state(result: campaign.Result) -> str:
+        return f"{result.cases} calls, {result.statuses['failed']} failed"
+
     if not sys.stderr.isatty():
-        return None
+        minutes = 0
+
+        def line(result: campaign.Result, passed: float) -> None:
+            nonlocal minutes
+            if passed // 60 > minutes:
+                minutes = int(passed // 60)
+                print(f"{minutes} min: {state(result)}", file=sys.stderr, flush=True)
+
+        return line
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    shown = block.enter_context(Progress(*columns, console=Console(stderr=True)))
-    task = shown.add_task("starting", total=seconds)
-
-    def update(result: campaign.Result, passed: float) -> None:
-        failed = result.statuses["failed"]
-        shown.update(task, completed=min(passed, seconds), description=f"{result.cases} calls, {failed} failed")
-
-    return update
+    progress = block.enter_context(Progress(*columns, console=Console(stderr=True)))
+    task = progress.add_task("starting", total=seconds)
+    return lambda result, passed: progress.update(task, completed=min(passed, seconds), description=state(result))
 
 
 def main() -> int:
@@ -69,7 +76,7 @@ def main() -> int:
     with ExitStack() as block:
         result = campaign.run(
             seed, asked.seconds, ops=ops, garbage=asked.garbage, limit=asked.limit, plant=asked.plant, most=asked.most,
-            progress=bar(block, asked.seconds), found=lambda failure: print(f"\n{failure.report()}\n", flush=True),
+            progress=shown(block, asked.seconds), found=lambda failure: print(f"\n{failure.report()}\n", flush=True),
         )  # fmt: skip
     print(result.summary(ops, reports=False))
     return int(bool(result.failures))

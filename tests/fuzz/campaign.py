@@ -72,6 +72,8 @@ class Result:
 
 def signature(case: Case, outcome: Outcome) -> tuple[object, ...]:
     """What makes two shrunk failures the same: the kernel, the category, and which parameters are not as plain as can be."""
+    if outcome.category == "crop":
+        return case.op, outcome.category
     defaults = {f.name: f.default for f in fields(case)}
     unusual = {name for name, value in vars(case).items() if value != defaults[name] and name not in ("seed", "kernel")}
     if not isinstance(case.padding, str) and min(min(pair) for pair in pairs(case.padding, case.rank)) < 0:

@@ -149,7 +149,7 @@ def call_source(case: Case) -> str:
         value: Any = case.window if role == "window" else case.shape("filter" if name == "filter_shape" else "input")
         arguments.append(named(spoiled[name], repr(value)) if name in spoiled else repr(value))
     names = tuple(name for name in KEYWORDS[case.op] if name not in spoiled)
-    values = keyword_values(case)
+    values = keyword_values(case) | {"output_shape": case.shape("input")}
     wrong = [
         f", {name}={named(expression, repr(values.get(name)))}"
         for name, expression in case.spoiled
