@@ -6,8 +6,9 @@ JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
 PEERS := .peers
 JOBS ?= 2
+SECONDS ?= 600
 
-.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow peers bench clean help
+.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow fuzz peers bench clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +39,9 @@ test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test th
 
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/bin/python -m pytest -m slow
+
+fuzz: $(VENV)/ready ## random calls against the reference, for SECONDS=600 seconds; SEED=7 repeats a run, FUZZ='--op conv' narrows
+	$(VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
 peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchmark, ONNX Runtime's training build and TF.js (needs node)
 

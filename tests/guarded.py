@@ -9,23 +9,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import mmap
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from cpu_calls import LAYOUTS, as_tuple, assert_close, forget_plans, plan_modules, pool_arguments, shaped
+from guarded_memory import Memory, bare_memory
 
 import pullback as pb
 from pullback import cpu
-from pullback.cpu import memory as results
-from pullback.cpu import threads
 from pullback.cpu.machine import machine
 from pullback.registry import kernels_for
 
-PAGE, MARK, NO_ACCESS = mmap.PAGESIZE, 0xA5, 0
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"window": (2, 2), "stride": 2},
     {"window": (3, 3), "stride": 1, "padding": "same"},
@@ -33,65 +29,6 @@ WINDOWS: tuple[dict[str, Any], ...] = (
     {"window": (2, 3), "stride": (1, 3), "dilation": 2, "padding": "same", "rounding": "ceil"},
     {"window": None, "stride": 2},  # the whole image
 )
-
-_protect = ctypes.CDLL(None, use_errno=True).mprotect
-_protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-class Memory:
-    """Arrays between inaccessible pages, and the marks around them."""
-
-    def __init__(self, side: str) -> None:
-        self.side = side
-        self.arrays: list[tuple[np.ndarray, int, int]] = []
-
-    def empty(self, shape: Any, dtype: Any = np.float64) -> np.ndarray:
-        dtype = np.dtype(dtype)
-        count = int(np.prod(shape)) * dtype.itemsize
-        pages = max(1, -(-count // PAGE))
-        area = mmap.mmap(-1, (pages + 2) * PAGE)
-        whole = np.frombuffer(area, np.uint8)
-        whole[:] = MARK
-        for guard in (0, pages + 1):
-            if _protect(whole.ctypes.data + guard * PAGE, PAGE, NO_ACCESS):
-                raise OSError(ctypes.get_errno(), "mprotect")
-        inner = whole[PAGE : (pages + 1) * PAGE]
-        start = pages * PAGE - count if self.side == "above" else 0
-        self.arrays.append((inner, start, count))
-        return inner[start : start + count].view(dtype).reshape(shape)
-
-    def copy(self, array: Any) -> np.ndarray:
-        source = np.asarray(array)
-        kept = self.empty(source.shape, source.dtype)
-        kept[...] = source
-        return kept
-
-    def holds(self, array: np.ndarray) -> bool:
-        return any(inner.ctypes.data <= array.ctypes.data < inner.ctypes.data + inner.size for inner, _, _ in self.arrays)
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Inside the block, what the library allocates lies here too, scratch included."""
-        threads._own.__dict__.clear()
-        real = np.empty, np.ascontiguousarray
-        np.empty, np.ascontiguousarray = self.empty, self.copy
-        try:
-            yield
-        finally:
-            np.empty, np.ascontiguousarray = real
-
-    def check(self) -> None:
-        for inner, start, count in self.arrays:
-            assert (inner[:start] == MARK).all(), "a byte before an array was written"
-            assert (inner[start + count :] == MARK).all(), "a byte after an array was written"
-        self.arrays.clear()
-
-
-def bare_memory(side: str) -> Memory:
-    """Guarded memory for a whole process in which nothing is aligned or recycled any more, which would hide a short overrun."""
-    results.SMALLEST = sys.maxsize  # no result is so large
-    threads.LINE = 8  # scratch begins at a multiple of this
-    return Memory(side)
 
 
 def sizes() -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 from conv_calls import forget_conv_plans, small_calls
-from guarded import bare_memory
+from guarded_memory import bare_memory
 
 import pullback as pb
 from pullback.cpu import conv_pointwise

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 from cpu_calls import LAYOUTS, assert_close
-from guarded import bare_memory, sizes
+from guarded import sizes
+from guarded_memory import bare_memory
 
 import pullback as pb
 from pullback.cpu import depthwise, depthwise_cells, depthwise_flat, depthwise_planes, depthwise_slide
@@ -48,7 +49,6 @@ def main(dtype: str, side: str, stores: str) -> None:
     for module in (depthwise_cells, depthwise_planes, depthwise_slide):
         module.streams = lambda total_bytes: stores == "streaming"
     depthwise.SPREAD = -10.0  # groups that another kernel would do more quickly are taken too
-    depthwise_cells.SMALLEST = sys.maxsize  # results from this size on would be taken for aligned
     seen: dict[str, int] = {}
     for x, f, options in cases(dtype):
         with pb.backend("reference"):

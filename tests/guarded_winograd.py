@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from guarded import bare_memory
+from guarded_memory import bare_memory
 from test_cpu_winograd import LAYOUTS, OPS, arrays
 
 import pullback as pb

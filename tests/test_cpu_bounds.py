@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from cpu_calls import guarded_calls, run_python, run_script
-from guarded import Memory
+from guarded_memory import Memory
 
 from pullback.cpu import warmup
 from pullback.registry import kernels_for
