@@ -48,7 +48,7 @@ QUIET = "ignore::DeprecationWarning"
 def test_fork_before_and_after_the_pool_is_used() -> None:
     code = """
 child_of_fork()
-assert threads._pool is None
+assert not threads._state
 check()
 child_of_fork()
 child_of_fork(lambda: (check(), child_of_fork()))
@@ -140,7 +140,7 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import pullback as pb
 assert pb.get_num_threads() == 1, pb.get_num_threads()
 """
-    run_python(code + PREPARE + "check(pb.get_num_threads())\nassert threads._pool is None", PULLBACK_NUM_THREADS="")
+    run_python(code + PREPARE + "check(pb.get_num_threads())\nassert not threads._state", PULLBACK_NUM_THREADS="")
 
 
 def test_the_environment_variable_sets_the_threads() -> None:

@@ -6,6 +6,7 @@ the reference kernels stand last in every backend's list. Asking for a kernel by
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
 from pullback.forking import REGISTRY, lock_free_in_children
 from pullback.problem import AnyProblem
-from pullback.settings import block_setting, current_precision, environment
+from pullback.settings import block_setting, current_precision, during, environment
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
@@ -146,19 +147,32 @@ def _load() -> None:
     with _lock:
         if _loaded:
             return
+        before = {key: list(kernels) for key, kernels in _kernels.items()}
         _loaded = True  # before the imports: they register kernels, and so come back here
-        for name, module in BUILTIN_BACKENDS.items():
-            if why_unavailable(name) is None:
-                import_module(module)
-        for point in entry_points(group=ENTRY_POINT_GROUP):
-            try:
-                point.load()()
-            except Exception as error:  # a broken plug-in must not take the library down with it
-                warnings.warn(
-                    f"the kernel plug-in {point.name!r} ({point.value}) could not be loaded: {error!r}",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
+        try:
+            for name, module in BUILTIN_BACKENDS.items():
+                if why_unavailable(name) is None:
+                    import_module(module)
+            for point in entry_points(group=ENTRY_POINT_GROUP):
+                _load_plugin(point)
+        except Warning:  # turned into an error by the caller
+            raise
+        except BaseException:  # Ctrl-C: the next call begins again
+            _kernels.clear()
+            _kernels.update(before)
+            for module in BUILTIN_BACKENDS.values():
+                sys.modules.pop(module, None)
+            _loaded = False
+            raise
+
+
+def _load_plugin(point: EntryPoint) -> None:
+    try:
+        point.load()()
+    except Exception as error:  # a broken plug-in must not take the library down with it
+        warnings.warn(
+            f"the kernel plug-in {point.name!r} ({point.value}) could not be loaded: {error!r}", RuntimeWarning, stacklevel=5
+        )
 
 
 def backends() -> tuple[str, ...]:
@@ -219,21 +233,15 @@ def _check_backend(who: str, name: str) -> None:
 def backend(name: str) -> Iterator[None]:
     """Run the ops inside the block on this backend."""
     _check_backend("backend", name)
-    token = _backend.set(name)
-    try:
+    with during(_backend, name):
         yield
-    finally:
-        _backend.reset(token)
 
 
 @contextmanager
 def kernel(name: str) -> Iterator[None]:
     """Run the ops inside the block on the kernel of this name and no other: KernelError where it refuses."""
-    token = _kernel_name.set(name)
-    try:
+    with during(_kernel_name, name):
         yield
-    finally:
-        _kernel_name.reset(token)
 
 
 def verdicts(problem: AnyProblem) -> Iterator[Verdict]:
