@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging  # noqa: F401 (before our locks: see below)
 import os
 import threading
 from typing import Any
@@ -17,7 +18,8 @@ def lock_free_in_children(level: int) -> Any:
 
 
 # The methods themselves and no function around them, which a signal handler's exception could leave with a lock taken. A fork calls
-# those for `before` in reverse, so that it takes the first level first.
+# those for `before` in reverse: it takes the first level first, and the lock of `logging`, for which who imports packages under
+# `loading` may ask, after all of ours.
 if hasattr(os, "register_at_fork"):
     for _lock in reversed(_locks):
         os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -72,7 +72,10 @@ def environment(name: str) -> str:
 
 @cache
 def cores() -> int:
-    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one)."""
+    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one).
+
+    Asking costs as much as a small op, so that a mask which is changed later does not change the number: see set_num_threads.
+    """
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -91,13 +94,16 @@ def _checked(who: str, n: Any) -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Use this many threads from now on, wherever no `with threads(...)` says otherwise."""
+    """Use this many threads from now on, wherever no `with threads(...)` says otherwise.
+
+    Without it they are as many as the cores that the process might use at its first op, whatever becomes of its affinity mask.
+    """
     global _default
     _default = _checked("set_num_threads", n)
 
 
 def get_num_threads() -> int:
-    """Threads in force: `with threads(n)`, set_num_threads, $PULLBACK_NUM_THREADS, else the cores of this process."""
+    """Threads in force: `with threads(n)`, set_num_threads, $PULLBACK_NUM_THREADS, else the cores at the first op."""
     chosen = _inside.get() or _default
     if chosen is not None:
         return chosen
