@@ -55,7 +55,7 @@ class Memory:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Inside the block, what the library allocates lies here too, scratch included."""
-        threads._own.__dict__.clear()
+        threads.release_scratch()
         real = np.empty, np.ascontiguousarray
         np.empty, np.ascontiguousarray = self.empty, self.copy
         try:
@@ -94,4 +94,4 @@ def bare_block(side: str) -> Iterator[Memory]:
         memory = Memory(side)
         with memory.in_use():
             yield memory
-    threads._own.__dict__.clear()
+    threads.release_scratch()

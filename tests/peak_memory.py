@@ -21,7 +21,7 @@ def kilobytes(name: str) -> int:
 def peak_beyond(call: Callable[[], Any]) -> int:
     """Kilobytes beyond the result. What was kept of earlier calls is given back first, working memory included."""
     threads.pool().stop()
-    threads._pool = None
+    threads._state.clear()
     pb.release_memory()
     CLEAR.write_text("5")  # the peak begins again at what is resident now
     before = kilobytes("VmRSS")

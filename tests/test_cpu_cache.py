@@ -109,6 +109,52 @@ def test_nowhere_to_keep_kernels(tmp_path: Path, empty_cache: Path, monkeypatch:
     assert file.read_text() == "not a folder"
 
 
+# Settings of Numba that change the code it makes, or how it is made.
+SETTINGS = {
+    "NUMBA_OPT": "0",
+    "NUMBA_CPU_NAME": "generic",
+    "NUMBA_ENABLE_AVX": "0",
+    "NUMBA_LOOP_VECTORIZE": "0",
+    "NUMBA_BOUNDSCHECK": "1",
+    "NUMBA_DEBUGINFO": "1",
+    "NUMBA_LLVM_REFPRUNE_PASS": "0",
+}
+COMPILE = """
+import sys
+from pullback.cpu.compiler import Variant, cache_folder, code
+if "assigned" in sys.argv:
+    import numba
+    config = numba.core.config
+    config.OPT, config.CPU_NAME, config.LOOP_VECTORIZE, config.DEBUGINFO_DEFAULT = config._OptLevel(0), "generic", 0, 1
+    before = {name: value for name, value in vars(config).items() if name.isupper()}
+    theirs = numba.core.registry.cpu_target.target_context._internal_codegen
+    assert numba.njit(lambda x: x + 1)(2) == 3
+for variant in (Variant("threading_loop", "lead"), Variant("matrix", "transpose"), Variant("roofs", "fill")):
+    assert code(variant).address
+if "assigned" in sys.argv:
+    assert before == {name: value for name, value in vars(config).items() if name.isupper()}
+    assert numba.core.registry.cpu_target.target_context._internal_codegen is theirs
+    assert numba.njit(lambda x: x + 2)(2) == 4
+print(cache_folder())
+"""
+
+
+def test_settings_of_numba_change_no_code(tmp_path: Path) -> None:
+    """They are for others: what one process keeps, all later ones load."""
+    cases: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+        "plain": ((), {}),
+        "variables": ((), SETTINGS),
+        "without Numba's compiler": ((), {"NUMBA_DISABLE_JIT": "1"}),
+        "assigned": (("assigned",), {}),
+    }
+    made = {}
+    for name, (arguments, variables) in cases.items():
+        folder = Path(run_python(COMPILE, *arguments, PULLBACK_CACHE_DIR=str(tmp_path / name), **variables))
+        made[name] = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert len(made["plain"]) == 3
+    assert [name for name, files in made.items() if files != made["plain"]] == []
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder(empty_cache: Path) -> None:
     folder = compiler.cache_folder()

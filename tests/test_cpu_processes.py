@@ -48,7 +48,7 @@ QUIET = "ignore::DeprecationWarning"
 def test_fork_before_and_after_the_pool_is_used() -> None:
     code = """
 child_of_fork()
-assert threads._pool is None
+assert not threads._state
 check()
 child_of_fork()
 child_of_fork(lambda: (check(), child_of_fork()))
@@ -140,7 +140,26 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import pullback as pb
 assert pb.get_num_threads() == 1, pb.get_num_threads()
 """
-    run_python(code + PREPARE + "check(pb.get_num_threads())\nassert threads._pool is None", PULLBACK_NUM_THREADS="")
+    run_python(code + PREPARE + "check(pb.get_num_threads())\nassert not threads._state", PULLBACK_NUM_THREADS="")
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: {0})(0)) < 2, reason="needs two CPUs and affinity masks")
+def test_workers_follow_the_callers_affinity() -> None:
+    """Pinned, let go, pinned elsewhere: a worker may run where its caller may, and stays off its CPU where there is another."""
+    code = """
+everywhere = sorted(os.sched_getaffinity(0))
+for allowed in ({everywhere[0]}, set(everywhere), {everywhere[-1]}, set(everywhere[:2]), set(everywhere)):
+    os.sched_setaffinity(0, allowed)
+    time.sleep(0.02)  # the mask is looked at again when a coarse clock has ticked
+    check(3)
+    caller = int(threads.pool()._masks[threads.CALLER_CPU])
+    assert caller in allowed
+    for worker in threads.pool().workers:
+        found = os.sched_getaffinity(worker.native_id)
+        assert found == (allowed - {caller} or allowed), (allowed, caller, found)
+assert len(threads.pool().workers) == 2
+"""
+    run_python(PREPARE + code)
 
 
 def test_the_environment_variable_sets_the_threads() -> None:

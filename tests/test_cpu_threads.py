@@ -16,7 +16,7 @@ from cpu_calls import LAYOUTS, Answer, assert_close, bits, pool_calls, reals, sh
 
 import pullback as pb
 from pullback import settings
-from pullback.cpu import threads
+from pullback.cpu import system, threads
 from pullback.cpu.compiler import Variant, code
 from pullback.registry import kernels_for
 
@@ -59,7 +59,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def fresh_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[threads.Pool]:
     """A pool without workers, in place of the one of this process."""
     pool = threads.Pool()
-    monkeypatch.setattr(threads, "_pool", pool)
+    monkeypatch.setitem(threads._state, "pool", pool)
     yield pool
     pool.stop()
 
@@ -121,8 +121,11 @@ def test_a_busy_pool_is_not_waited_for(alone: list[int]) -> None:
     expected = {name: bits(call()) for name, call in calls.items()}
     alone.clear()
     with pb.threads(2):
-        with threads.pool().busy:
+        threads.pool().job[threads.BUSY] = 1  # as another caller does
+        try:
             assert {name: bits(call()) for name, call in calls.items()} == expected
+        finally:
+            threads.pool().job[threads.BUSY] = 0
         taken = len(alone)
         calls["avg_pool"]()
     assert taken > 5
@@ -172,7 +175,7 @@ def test_a_pool_is_stopped_while_others_call(monkeypatch: pytest.MonkeyPatch) ->
         running = [callers.submit(caller) for _ in range(2)]
         try:
             for _ in range(100):
-                monkeypatch.setattr(threads, "_pool", stopped := threads.Pool())
+                monkeypatch.setitem(threads._state, "pool", stopped := threads.Pool())
                 time.sleep(0.002)
                 stopped.stop()
         finally:
@@ -194,34 +197,42 @@ def test_no_more_threads_to_be_had(fresh_pool: threads.Pool, monkeypatch: pytest
     assert fresh_pool.workers == []
 
 
+class Waiting:
+    """A kernel whose every piece waits so long for a job that never opens: a worker's part, where it may not sleep."""
+
+    def __init__(self, spins: int) -> None:
+        compiled = code(Variant("threading_loop", "follow"))
+        self.result, self._job = np.zeros(1, np.int64), np.zeros(threads.JOB_WORDS, np.int64)
+        self._system = np.zeros(len(system.WORDS), np.int64)
+        places = {"job": self._job, "system": self._system, "result": self.result}
+        self._block = compiled.pack(spins=spins, seen=7, **{name: array.ctypes.data for name, array in places.items()})
+        self.address, self.arguments = compiled.address, self._block.ctypes.data
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_job_of_very_many_pieces(count: int) -> None:
-    """Pieces must not add up on the stack. A worker's wait for a job that never opens serves as a kernel that does nothing."""
-    job, result = np.zeros(threads.JOB_WORDS, np.int64), np.zeros(1, np.int64)
-    compiled = code(Variant("threading_loop", "follow"))
-    block = compiled.pack(job=job.ctypes.data, spins=1, result=result.ctypes.data, seen=7, syscall=0, futex_number=0)
+    """Pieces must not add up on the stack."""
+    nothing = Waiting(spins=1)
     with pb.threads(count):
-        threads.run(compiled.address, block.ctypes.data, 400_000, 0)
-    assert result[0] == 7
+        threads.run(nothing.address, nothing.arguments, 400_000, 0)
+    assert nothing.result[0] == 7
 
 
 @pytest.mark.parametrize("futex", [True, False])
 def test_workers_that_fell_asleep_come_back(futex: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has a futex workers sleep in native code, else in Python."""
     if not futex:
-        monkeypatch.setattr(threads, "_futex", lambda: {"syscall": 0, "futex_number": 0})
+        only = np.where(np.array(system.WORDS) == "let_others_run", system.system_words(), 0)
+        monkeypatch.setattr(threads, "system_words", lambda: only)
     workers = threads.Pool()
-    job, result = np.zeros(threads.JOB_WORDS, np.int64), np.zeros(1, np.int64)
-    compiled = code(Variant("threading_loop", "follow"))
-    # A kernel that takes some milliseconds a piece: waiting for a job that never opens.
-    block = compiled.pack(job=job.ctypes.data, spins=200_000, result=result.ctypes.data, seen=0, syscall=0, futex_number=0)
+    long = Waiting(spins=200_000)  # some milliseconds a piece
     try:
         for _ in range(3):
             before = sum(thread_times(workers))
-            with workers.busy:
-                workers.run(compiled.address, block.ctypes.data, 16, 0, 2)
+            assert workers.run(long.address, long.arguments, 16, 0, 2)
             assert sum(thread_times(workers)) > before, "no worker took part"
             time.sleep(0.05)
+        assert futex != bool(workers._asleep)
     finally:
         workers.stop()
     assert not workers.workers
@@ -238,7 +249,7 @@ def test_workers_stay_off_the_callers_cpu() -> None:
         pb.max_pool(np.zeros((8, 64, 64, 32), np.float32), 2)
     workers = threads.pool()
     for worker in workers.workers:
-        assert workers._caller_cpu not in os.sched_getaffinity(worker.native_id or 0)
+        assert int(workers._masks[threads.CALLER_CPU]) not in os.sched_getaffinity(worker.native_id or 0)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1025, 2**70])

@@ -26,6 +26,25 @@ if pid == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
 
+# Packages that are imported under `loading` ask for loggers, and `logging` has a lock that forks take as well.
+LOGGER = """
+import os, threading, time
+from pullback.forking import LOADING, lock_free_in_children
+import logging
+lock, holding = lock_free_in_children(LOADING), threading.Event()
+def hold():
+    with lock:
+        holding.set()
+        time.sleep(0.2)
+        logging.getLogger("one more")
+threading.Thread(target=hold, daemon=True).start()
+holding.wait()
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if lock.acquire(timeout=5) and logging.getLogger("another") else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
 SEVERAL = """
 import os, sys, threading
 from pullback.forking import LOADING, lock_free_in_children
@@ -54,3 +73,45 @@ def test_a_fork_waits_for_who_holds_a_lock() -> None:
 
 def test_several_threads_fork() -> None:
     run_python(SEVERAL, warnings="ignore::DeprecationWarning")
+
+
+def test_a_fork_takes_our_locks_before_that_of_logging() -> None:
+    run_python(LOGGER, warnings="ignore::DeprecationWarning", timeout=30)
+
+
+# A signal whose handler raises in the middle of a fork: the locks are free afterwards for other threads.
+INTERRUPTED = """
+import os, signal, sys, threading
+from pullback.forking import FRONT_END, LOADING, REGISTRY, lock_free_in_children
+locks = [lock_free_in_children(level) for level in (FRONT_END, REGISTRY, LOADING)]
+class Interrupted(Exception): pass
+sys.unraisablehook = lambda unraisable: None  # an exception in a hook of a fork goes no further
+def handle(number, frame):
+    raise Interrupted
+signal.signal(signal.SIGALRM, handle)
+free = []
+def take_all():
+    free.append(all(lock.acquire(timeout=5) for lock in locks))
+    for lock in locks:
+        lock.release()
+parent = os.getpid()
+for number in range(100):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + number * 1e-5)
+        while signal.getitimer(signal.ITIMER_REAL)[0]:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+    except Interrupted:
+        if os.getpid() != parent:
+            os._exit(0)
+other = threading.Thread(target=take_all)
+other.start()
+other.join()
+assert free == [True]
+"""
+
+
+def test_a_fork_that_is_interrupted_leaves_no_lock_taken() -> None:
+    run_python(INTERRUPTED, warnings="ignore::DeprecationWarning")

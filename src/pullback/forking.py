@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
+import logging  # noqa: F401 (before our locks: see below)
 import os
 import threading
 from typing import Any
 
 FRONT_END, REGISTRY, LOADING = range(3)  # who holds a lock may ask for one of a later level only
 
-_locks: list[tuple[int, Any]] = []
+_locks = [threading.RLock() for _ in range(3)]
 
 
 def lock_free_in_children(level: int) -> Any:
-    """A re-entrant lock of this level."""
-    lock = threading.RLock()
-    _locks.append((level, lock))
-    _locks.sort(key=lambda known: known[0])
-    return lock
+    """The re-entrant lock of a level."""
+    return _locks[level]
 
 
-_forks = threading.local()  # the locks that a fork of this thread has taken
-
-
-def _take_all() -> None:
-    _forks.taken = []
-    for _, lock in tuple(_locks):
-        lock.acquire()
-        _forks.taken.append(lock)
-
-
-def _release_all() -> None:
-    while _forks.taken:
-        _forks.taken.pop().release()
-
-
+# The methods themselves and no function around them, which a signal handler's exception could leave with a lock taken. A fork calls
+# those for `before` in reverse: it takes the first level first, and the lock of `logging`, for which who imports packages under
+# `loading` may ask, after all of ours.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_take_all, after_in_parent=_release_all, after_in_child=_release_all)
+    for _lock in reversed(_locks):
+        os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -7,6 +7,7 @@ list. A kernel asked for by name runs whatever it can, whether or not it pays, a
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
 from pullback.forking import REGISTRY, lock_free_in_children
 from pullback.problem import AnyProblem
-from pullback.settings import block_setting, current_precision, environment
+from pullback.settings import block_setting, current_precision, during, environment
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
@@ -192,19 +193,32 @@ def _load() -> None:
     with _loading:
         if _loaded:
             return
+        before, imported = {key: list(kernels) for key, kernels in _kernels.items()}, set(sys.modules)
         _loaded = True  # before the imports: plug-ins register kernels, and so come back here
-        for name, module in BUILTIN_BACKENDS.items():
-            if why_unavailable(name) is None:
-                import_module(module)
-        for point in entry_points(group=ENTRY_POINT_GROUP):
-            try:
-                point.load()()
-            except Exception as error:  # a broken plug-in must not take the library down with it
-                warnings.warn(
-                    f"the kernel plug-in {point.name!r} ({point.value}) could not be loaded: {error!r}",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
+        try:
+            for name, module in BUILTIN_BACKENDS.items():
+                if why_unavailable(name) is None:
+                    import_module(module)
+            for point in entry_points(group=ENTRY_POINT_GROUP):
+                _load_plugin(point)
+        except Warning:  # turned into an error by the caller
+            raise
+        except BaseException:  # Ctrl-C: the next call begins again
+            _kernels.clear()
+            _kernels.update(before)
+            for module in set(BUILTIN_BACKENDS.values()) - imported:
+                sys.modules.pop(module, None)
+            _loaded = False
+            raise
+
+
+def _load_plugin(point: EntryPoint) -> None:
+    try:
+        point.load()()
+    except Exception as error:  # a broken plug-in must not take the library down with it
+        warnings.warn(
+            f"the kernel plug-in {point.name!r} ({point.value}) could not be loaded: {error!r}", RuntimeWarning, stacklevel=5
+        )
 
 
 def backends() -> tuple[str, ...]:
@@ -265,21 +279,15 @@ def _check_backend(who: str, name: str) -> None:
 def backend(name: str) -> Iterator[None]:
     """Run the ops inside the block on this backend."""
     _check_backend("backend", name)
-    token = _backend.set(name)
-    try:
+    with during(_backend, name):
         yield
-    finally:
-        _backend.reset(token)
 
 
 @contextmanager
 def kernel(name: str) -> Iterator[None]:
     """Run the ops inside the block on the kernel of this name and no other: KernelError where it cannot."""
-    token = _kernel_name.set(name)
-    try:
+    with during(_kernel_name, name):
         yield
-    finally:
-        _kernel_name.reset(token)
 
 
 def explain_problem(problem: AnyProblem) -> Explanation:
@@ -319,11 +327,8 @@ def _nameless(run: Run) -> Run:
 
     @wraps(run)
     def without_name(*arguments: Any) -> Any:
-        token = _kernel_name.set(None)
-        try:
+        with during(_kernel_name, None):
             return run(*arguments)
-        finally:
-            _kernel_name.reset(token)
 
     return without_name
 

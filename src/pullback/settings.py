@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -34,14 +34,29 @@ def blocks_in_force() -> Blocks:
 
 
 @contextmanager
-def under(blocks: Blocks) -> Iterator[None]:
-    """Work as inside those `with` blocks."""
-    tokens = [(_block_settings[name], _block_settings[name].set(value)) for name, value in blocks]
+def during(setting: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Inside the block a setting has this value.
+
+    What it was is read before it is changed: a signal handler's exception may come as soon as it is, and with it the end.
+    """
+    before = setting.get()
     try:
+        setting.set(value)
         yield
     finally:
-        for setting, token in tokens:
-            setting.reset(token)
+        setting.set(before)
+
+
+@contextmanager
+def under(blocks: Blocks) -> Iterator[None]:
+    """Work as inside those `with` blocks."""
+    settings, values = [_block_settings[name] for name, _ in blocks], [value for _, value in blocks]
+    before = [setting.get() for setting in settings]
+    try:
+        list(map(ContextVar.set, settings, values))
+        yield
+    finally:
+        list(map(ContextVar.set, settings, before))  # in one step of the interpreter: no exception comes between two of them
 
 
 _default: int | None = None
@@ -57,7 +72,10 @@ def environment(name: str) -> str:
 
 @cache
 def cores() -> int:
-    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one)."""
+    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one).
+
+    Asking costs as much as a small op, so that a mask which is changed later does not change the number: see set_num_threads.
+    """
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -76,13 +94,16 @@ def _checked(who: str, n: Any) -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Use this many threads from now on, wherever no `with threads(...)` says otherwise."""
+    """Use this many threads from now on, wherever no `with threads(...)` says otherwise.
+
+    Without it they are as many as the cores that the process might use at its first op, whatever becomes of its affinity mask.
+    """
     global _default
     _default = _checked("set_num_threads", n)
 
 
 def get_num_threads() -> int:
-    """Threads in force: `with threads(n)`, set_num_threads, $PULLBACK_NUM_THREADS, else the cores of this process."""
+    """Threads in force: `with threads(n)`, set_num_threads, $PULLBACK_NUM_THREADS, else the cores at the first op."""
     chosen = _inside.get() or _default
     if chosen is not None:
         return chosen
@@ -96,14 +117,9 @@ def get_num_threads() -> int:
     return _checked(THREADS_VARIABLE, count)
 
 
-@contextmanager
-def threads(n: int) -> Iterator[None]:
+def threads(n: int) -> AbstractContextManager[None]:
     """Use n threads inside the block. A Python thread started inside it begins with the default again."""
-    token = _inside.set(_checked("threads", n))
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+    return during(_inside, _checked("threads", n))
 
 
 def _checked_precision(who: str, name: Any) -> str:
@@ -121,14 +137,9 @@ def current_precision() -> str:
     return _checked_precision(PRECISION_VARIABLE, asked) if asked else PRECISIONS[0]
 
 
-@contextmanager
-def precision(name: str) -> Iterator[None]:
+def precision(name: str) -> AbstractContextManager[None]:
     """Inside the block, "exact" uses no kernel that errs by more than the rounding of a plain sum (Winograd); "fast" may."""
-    token = _precision.set(_checked_precision("precision", name))
-    try:
-        yield
-    finally:
-        _precision.reset(token)
+    return during(_precision, _checked_precision("precision", name))
 
 
 def release_memory() -> int:

@@ -11,9 +11,8 @@ import inspect
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pullback import __version__
+from pullback.cpu import kept_code
 from pullback.cpu.machine import loading, machine
 
 CACHE_VARIABLE = "PULLBACK_CACHE_DIR"
@@ -101,47 +101,11 @@ def cache_folder() -> Path:
 
 def is_kept() -> bool:
     """Whether object code compiled now could be kept for other processes; makes the folder where it can."""
-    try:
-        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.access(cache_folder(), os.W_OK)
-    except OSError:
-        return False
+    return kept_code.make_folder(cache_folder())
 
 
 def _cache_file(variant: Variant) -> Path:
     return cache_folder() / f"{variant}.o"
-
-
-def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
-    """A cached (header, object code), or None where it is missing, truncated or damaged.
-
-    The first line is the hash of all that follows: a damaged header could name a symbol that is not there.
-    """
-    try:
-        digest, rest = path.read_bytes().split(b"\n", 1)
-        if digest == hashlib.sha256(rest).hexdigest().encode():
-            header, object_code = rest.split(b"\n", 1)
-            return json.loads(header), object_code
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _write(path: Path, header: dict[str, Any], object_code: bytes) -> None:
-    """Keep object code; written aside and renamed, so that other processes see all or nothing. A read-only place keeps none."""
-    rest = json.dumps(header).encode() + b"\n" + object_code
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    except OSError:
-        return
-    try:
-        with open(handle, "wb") as file:
-            file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        os.replace(aside, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(aside)
 
 
 def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple[str, str]]]:
@@ -159,37 +123,75 @@ def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple
     return scope["entry"], kinds
 
 
+@contextmanager
+def _numba_as_shipped() -> Iterator[tuple[Any, Any]]:
+    """Numba's typing and target contexts while none of its settings is in force.
+
+    NUMBA_OPT, NUMBA_CPU_NAME and the rest, by variable, file or assignment, are for other code: what is kept on disk must be the
+    same whoever compiled it.
+    """
+    from numba.core import config
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    with global_compiler_lock:
+        config.reload_config()  # now: else Numba does it when it begins to compile
+        before = {name: value for name, value in vars(config).items() if name.isupper()}
+        target = cpu_target.target_context  # made under their own settings
+        theirs = target._internal_codegen
+        plain = {"NUMBA_NUM_THREADS": str(config.NUMBA_NUM_THREADS), "NUMBA_ENABLE_PROFILING": "0", "NUMBA_DEBUGINFO": "0"}
+        try:
+            config._env_reloader.process_environ(plain)
+            target._internal_codegen = _own_codegen()
+            yield cpu_target.typing_context, target
+        finally:
+            target._internal_codegen = theirs
+            vars(config).update(before)
+
+
+@cache
+def _own_codegen() -> Any:
+    from numba.core.codegen import JITCPUCodegen
+
+    return JITCPUCodegen("pullback")
+
+
 def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
     """Machine code of a variant, by Numba."""
     global compilations
     from llvmlite import binding
     from numba import types
     from numba.core.compiler import Flags, compile_extra
-    from numba.core.registry import cpu_target
 
-    from pullback.cpu.kernels import parts
-    from pullback.cpu.kernels.lanes import Lanes
+    with _numba_as_shipped() as (typing, target):
+        from pullback.cpu.kernels import parts
+        from pullback.cpu.kernels.lanes import Lanes
 
-    options = dict(variant.options)
-    lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
-    entry, parameters = _entry(import_module(f"pullback.cpu.kernels.{variant.module}").build(lanes, **options)[variant.kernel])
-    flags = Flags()
-    flags.no_cpython_wrapper = True
-    flags.no_cfunc_wrapper = True
-    flags.error_model = "numpy"
-    typing, target = cpu_target.typing_context, cpu_target.target_context
-    typing.refresh()
-    target.refresh()
-    result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
-    module = binding.parse_assembly(str(result.library._final_module))
-    parts.join(module)
-    object_code = target.codegen()._tm.emit_object(module)
+        options = dict(variant.options)
+        lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
+        module = import_module(f"pullback.cpu.kernels.{variant.module}")
+        entry, parameters = _entry(module.build(lanes, **options)[variant.kernel])
+        flags = Flags()
+        flags.no_cpython_wrapper = True
+        flags.no_cfunc_wrapper = True
+        flags.error_model = "numpy"
+        typing.refresh()
+        target.refresh()
+        result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
+        code = binding.parse_assembly(str(result.library._final_module))
+        parts.join(code)
+        object_code = target.codegen()._tm.emit_object(code)
     compilations += 1
-    return {"symbol": result.fndesc.llvm_func_name, "parameters": parameters}, object_code
+    header = {
+        "variant": str(variant),
+        "symbol": result.fndesc.llvm_func_name,
+        "parameters": [list(pair) for pair in parameters],
+    }
+    return header, object_code
 
 
 def _link(header: dict[str, Any], object_code: bytes) -> Code:
-    """Load object code into this process."""
+    """Load object code into this process; its address is 0 where the function is not in it."""
     from llvmlite import binding
 
     if not _engines:
@@ -211,10 +213,19 @@ def code(variant: Variant) -> Code:
         return found
     with loading:  # a fork waits: the child gets whole tables, and Numba's own lock free
         if variant not in _loaded:
-            path = _cache_file(variant)
-            kept = _read(path)
-            if kept is None:
-                kept = _compile(variant)
-                _write(path, *kept)
-            _loaded[variant] = _link(*kept)
+            _loaded[variant] = _from_disk(variant) or _compiled_now(variant)
         return _loaded[variant]
+
+
+def _from_disk(variant: Variant) -> Code | None:
+    kept = kept_code.read(_cache_file(variant), str(variant))
+    with suppress(RuntimeError, ValueError):  # no object file, in a format that is not looked through beforehand
+        if kept is not None and (linked := _link(*kept)).address:
+            return linked
+    return None
+
+
+def _compiled_now(variant: Variant) -> Code:
+    made = _compile(variant)
+    kept_code.write(_cache_file(variant), *made)
+    return _link(*made)

@@ -9,48 +9,34 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.addresses import address_of
+from pullback.cpu.recycling import KEPT, Shelf, shelf
 from pullback.rules import Array
+from pullback.settings import during
 
 LINE = 64
 SMALLEST = 64 << 10
 KEPT_BYTES = 256 << 20
 
-# Blocks by size. No lock: a signal handler's exception could leave it locked, and each step here is one step of the interpreter.
-_free: dict[int, list[_Block]] = {}
-
 # Memory of a caller that results of the same shape and dtype should lie in.
 _offered: ContextVar[list[Array] | None] = ContextVar("pullback_offered", default=None)
 
 
-class _Block(np.ndarray[Any, Any]):
-    """Memory of ours. A type of its own, since a view of a plain array's view has the first array as its base."""
+def _shelf() -> Shelf | None:
+    return shelf(KEPT_BYTES, SMALLEST)
 
 
-class _Lease(_Block):
-    """Lends a block to an array: the array's base, so that it lives until the last view is gone."""
-
-    def __del__(self) -> None:
-        block = self.base
-        if type(block) is _Block:  # and not of a view that somebody took of this one
-            _take_back(block)
-
-
-def _kept() -> int:
+def kept_bytes() -> int:
     """Bytes kept for future results."""
-    return sum(size * len(blocks) for size, blocks in list(_free.items()))
-
-
-def _take_back(block: _Block) -> None:
-    if _kept() + block.nbytes <= KEPT_BYTES:
-        _free.setdefault(block.nbytes, []).append(block)
+    blocks = _shelf()
+    return 0 if blocks is None else int(blocks.words[KEPT])
 
 
 def aligned_bytes(count: int, boundary: int = LINE) -> Array:
@@ -60,17 +46,12 @@ def aligned_bytes(count: int, boundary: int = LINE) -> Array:
     return memory[skip : skip + count]
 
 
-@contextmanager
-def results_in(arrays: Sequence[Array]) -> Iterator[None]:
+def results_in(arrays: Sequence[Array]) -> AbstractContextManager[None]:
     """Offer C-contiguous arrays for the results of the ops in the block: a saved copy where one is taken, no promise that it is."""
-    token = _offered.set(list(arrays))
-    try:
-        yield
-    finally:
-        _offered.reset(token)
+    return during(_offered, list(arrays))
 
 
-def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Uninitialised memory for a result; every kernel writes all of it."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < SMALLEST:
@@ -80,18 +61,16 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Array:
         for place, array in enumerate(offered):
             if array.shape == shape and array.dtype == dtype:
                 return offered.pop(place)
-    try:
-        block = _free[nbytes].pop()
-    except (KeyError, IndexError):
-        block = aligned_bytes(nbytes).view(_Block)
-    return np.ndarray(shape, dtype, block.view(_Lease))
+    blocks = _shelf()
+    if blocks is None:
+        return np.ndarray(shape, dtype, aligned_bytes(nbytes))
+    return blocks.new_array(shape, dtype)
 
 
 def release_memory() -> int:
     """Let go of the memory kept for future results; how many bytes it was."""
-    released = _kept()
-    _free.clear()
-    return released
+    blocks = _shelf()
+    return 0 if blocks is None else blocks.clear()
 
 
 def trim() -> None:

@@ -3,6 +3,10 @@
 Workers spin briefly in native code for the next job, then sleep there too (in Python where the system has no futex). A second
 caller while the pool is busy, a small job, and a caller after the pool has stopped all run on the calling thread alone, with the
 same pieces and so the same bits.
+
+A signal handler's exception can arrive between any two steps of the interpreter. So nothing is taken in Python that would have to
+be given back: the pool is taken and released by the native call that runs the job, working memory that is not put back is only
+allocated again, and a worker enters itself into the pool.
 """
 
 from __future__ import annotations
@@ -10,13 +14,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import platform
 import struct
-import sys
 import threading
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -24,223 +26,173 @@ import numpy as np
 from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Code, Variant, code
 from pullback.cpu.memory import aligned_bytes
+from pullback.cpu.system import system_words
 from pullback.settings import get_num_threads, set_num_threads, threads
 
 __all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
 
 # Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING = range(11)
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING, BUSY = range(12)
 JOB_WORDS = 16
-_put_job = struct.Struct("=7q").pack_into  # SEATS .. SCRATCH_STRIDE at once
+# Words of the affinity masks: the caller's CPU, how many workers there are, their system's numbers (the rest is native code's own).
+CALLER_CPU, WORKERS, WORKER_NUMBERS = 0, 5, 6 + 2 * 128
 
 WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
 LINE, PAGE = 64, 4096
 MOST_WORKERS = 1024
+MOST_ROOMS = 64  # kept for the next jobs: as many as have run at once
 
-_NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_SLOTS = np.zeros(8, np.int64)  # where Numba's functions leave a result or an exception, which ours never do
+_SLOTS_AT = _SLOTS.ctypes.data
 
-
-def _yield_address() -> int:
-    """Address of the system's function that lets another thread run."""
-    if sys.platform == "win32":
-        function = ctypes.WinDLL("kernel32").SwitchToThread
-    else:
-        function = ctypes.CDLL(None).sched_yield
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address
+_LEAD = ("job", "system", "masks", "spins", "function", "arguments", "pieces", "memory", "stride", "seats")
+_pack_lead = struct.Struct(f"={len(_LEAD)}q").pack
 
 
-def _futex() -> dict[str, int]:
-    """How native code sleeps on a word and wakes sleepers: Linux's system call; zeros where workers must sleep in Python."""
-    number = {"x86_64": 202, "aarch64": 98}.get(platform.machine()) if sys.platform == "linux" else None
-    if number is None or sys.byteorder != "little":
-        return {"syscall": 0, "futex_number": 0}
-    address = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value
-    assert address is not None
-    return {"syscall": address, "futex_number": number}
+@cache
+def _native(kernel: str) -> tuple[Code, Callable[..., int]]:
+    """A native function of the pool: this thread handles no signal until it returns."""
+    compiled = code(Variant("threading_loop", kernel))
+    assert kernel != "lead" or [name for name, _ in compiled.parameters] == list(_LEAD)
+    return compiled, _NATIVE(compiled.address)
 
 
-def _cpu_finder() -> Callable[[], int] | None:
-    """A function that tells which CPU the calling thread runs on, where threads can also be kept off it."""
-    if sys.platform != "linux" or not hasattr(os, "sched_setaffinity"):
-        return None
-    try:
-        finder: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu  # keeps the interpreter: it takes no time
-    except (AttributeError, OSError):
-        return None
-    return finder
+def _lead(*arguments: int) -> None:
+    """Call the native leader with _LEAD. The block of its arguments belongs to this call alone."""
+    _native("lead")[1](_SLOTS_AT, _SLOTS_AT, _pack_lead(*arguments), 0, 0)
 
 
-class _Native:
-    """A native function of the pool, ready to call from one thread with its own argument block."""
+class Room:
+    """Working memory of a job, from a cache line on."""
 
-    def __init__(self, compiled: Code, **arguments: int) -> None:
-        self.block = compiled.pack(**arguments)
-        self._slots = np.zeros(8, np.int64)
-        self._call = _NATIVE(compiled.address)
-        self._where = (self._slots.ctypes.data, self._slots.ctypes.data, self.block.ctypes.data, 0, 0)
-
-    def __call__(self) -> None:
-        self._call(*self._where)
-
-
-class _Room:
-    """Working memory that begins at a cache line, and its address, which every job needs."""
-
-    __slots__ = ("_memory", "address", "size")
+    __slots__ = ("_memory", "_releases", "address", "size")
 
     def __init__(self, size: int) -> None:
-        self._memory, self.size = aligned_bytes(size, LINE), size
+        self._memory, self._releases, self.size = aligned_bytes(size, LINE), _releases, size
         self.address = address_of(self._memory)
 
+    def put_back(self) -> None:
+        """Keep it for a later job, unless all working memory has been released meanwhile."""
+        if self.size and self._releases == _releases and len(_rooms) < MOST_ROOMS:
+            _rooms.append(self)
 
-class Desk:
-    """A job block, working memory, and the native leader that opens the job and returns when nobody works on it any more.
 
-    From the first instruction of a job to its last the caller is in native code, so no signal handler or exception can free the
-    arrays under a worker.
-    """
+_rooms: list[Room] = []  # those that no job runs in
+_releases = 0
+_nowhere = Room(0)
 
-    def __init__(self) -> None:
-        self.job = np.zeros(JOB_WORDS, np.int64)
-        self._job_words = self.job.data.cast("B")
-        self._room = _Room(0)
-        leader = code(Variant("threading_loop", "lead"))
-        self._lead = _Native(leader, job=self.job.ctypes.data, spins=LEADER_SPINS, let_others_run=_yield_address(), **_futex())
-        _desks[id(self)] = self
 
-    def release(self) -> int:
-        """Give the working memory back, as soon as no job runs in it any more; how many bytes it was."""
-        released, self._room = self._room.size, _Room(0)
-        return released
+def take_room(size: int) -> Room:
+    """Working memory of at least so many bytes. Who is interrupted before putting it back has let go of it all the same."""
+    try:
+        room = _rooms.pop() if size else _nowhere
+    except IndexError:
+        return Room(size)
+    return room if room.size >= size else Room(size)
 
-    def wake_all(self) -> None:
-        """Open and close a job without pieces, so that sleeping workers look at the job block."""
-        self.lead(0, 0, 0, 0, 1 + MOST_WORKERS)
 
-    def fill(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> _Room:
-        """Write down a job with room for `seats` threads, the caller included.
-
-        The caller holds on to their working memory: release_scratch may take it from the desk at any time.
-        """
-        stride = -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
-        room = self._room
-        if room.size < stride * seats:
-            room = self._room = _Room(stride * seats)
-        _put_job(self._job_words, 8 * SEATS, seats - 1, 0, pieces, function, arguments, room.address, stride)
-        return room
-
-    def lead(self, function: int, arguments: int, pieces: int, scratch_bytes: int, seats: int) -> None:
-        """Run a job with room for `seats` threads, this one included."""
-        room = self.fill(function, arguments, pieces, scratch_bytes, seats)  # noqa: F841 (held until the job is done)
-        self._lead()
+def stride_of(scratch_bytes: int, seats: int) -> int:
+    """How far the working memories of two threads are apart: no page is shared."""
+    return -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
 
 
 class Pool:
-    """Workers for one process. All callers share it; one at a time, the holder of `busy`, has its workers."""
+    """Workers for one process. All callers share it; one at a time, who has counted up the BUSY word from 0, has its workers."""
 
     def __init__(self) -> None:
-        self.busy = threading.Lock()
+        self.job = np.zeros(JOB_WORDS, np.int64)
         self.workers: list[threading.Thread] = []
-        self._desk = Desk()
-        self._wake = threading.Condition()
-        self._sleeping = 0
+        self._words = self.job.data
+        self._masks = np.zeros(WORKER_NUMBERS + MOST_WORKERS, np.int64)
+        self._system = system_words()
+        self._where = (address_of(self.job), address_of(self._system), address_of(self._masks), LEADER_SPINS)
+        self._entering = threading.Lock()  # of workers alone: they handle no signals
+        self._asleep: list[SimpleQueue[None]] = []  # bells of workers that sleep in Python
         self._stop = False
-        self._futex = _futex()
-        self._find_cpu = _cpu_finder()
-        self._caller_cpu = -1
 
-    def _work(self) -> None:
-        compiled = code(Variant("threading_loop", "follow"))
-        job, result = self._desk.job, np.zeros(1, np.int64)
-        follow = _Native(compiled, job=job.ctypes.data, spins=WORKER_SPINS, result=result.ctypes.data, seen=-1, **self._futex)
+    def _enter(self, most: int) -> bool:
+        """Enter this thread into the pool, unless that has enough workers already or has been stopped."""
+        with self._entering:
+            count = len(self.workers)
+            if self._stop or count >= most:
+                return False
+            self._masks[WORKER_NUMBERS + count] = threading.get_native_id()
+            self._masks[WORKERS] = count + 1
+            self._masks[CALLER_CPU] = -1  # so that this one is kept apart too
+            self.workers.append(threading.current_thread())
+            return True
+
+    def _work(self, most: int, ready: threading.Event) -> None:
+        entered = self._enter(most)
+        ready.set()
+        if not entered:
+            return
+        compiled, follow = _native("follow")
+        job, result, bell = self.job, np.zeros(1, np.int64), SimpleQueue[None]()
+        addresses = {"job": address_of(job), "system": address_of(self._system), "result": address_of(result)}
+        block = compiled.pack(spins=WORKER_SPINS, seen=-1, **addresses)
         place = [name for name, _ in compiled.parameters].index("seen")
         while not self._stop:
-            follow()
-            seen = follow.block[place] = int(result[0])
-            with self._wake:
-                generation = int(job[GENERATION])
-                if generation > seen + 1:  # a job came and perhaps went: look again, past what is over
-                    follow.block[place] = generation - 1 if generation % 2 == 0 else seen
-                elif not self._stop:
-                    self._sleeping += 1
-                    self._wake.wait()
-                    self._sleeping -= 1
+            follow(_SLOTS_AT, _SLOTS_AT, address_of(block), 0, 0)
+            seen = block[place] = int(result[0])
+            self._asleep.append(bell)
+            generation = int(job[GENERATION])
+            if generation > seen + 1:  # a job came and perhaps went: look again, past what is over
+                block[place] = generation - 1 if generation % 2 == 0 else seen
+            elif not self._stop:
+                bell.get()
+            self._asleep.remove(bell)
+            while not bell.empty():
+                bell.get()
 
     def _ensure(self, workers: int) -> None:
         """Start missing workers; where the system or a closing interpreter allows no more threads, do with fewer."""
-        while len(self.workers) < workers:
-            worker = threading.Thread(target=self._work, name=f"pullback-{len(self.workers) + 1}", daemon=True)
+        while len(self.workers) < workers and not self._stop:
+            ready = threading.Event()
+            name = f"pullback-{len(self.workers) + 1}"
             try:
-                worker.start()
+                threading.Thread(target=self._work, args=(workers, ready), name=name, daemon=True).start()
             except RuntimeError:
                 return
-            self.workers.append(worker)
-            self._caller_cpu = -1  # so that the new one is kept apart too
+            ready.wait()
 
-    def _keep_apart(self, cpu: int) -> None:
-        """Keep the workers off the caller's CPU: a system that wakes one there lets the two take turns for milliseconds."""
-        self._caller_cpu = cpu
-        allowed = os.sched_getaffinity(0)
-        for worker in self.workers:
-            with suppress(OSError):
-                os.sched_setaffinity(worker.native_id or 0, allowed - {cpu} or allowed)
-
-    def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> None:
-        """Run a job on `count` threads; the caller holds `busy`."""
-        if not self._stop:
-            self._ensure(count - 1)
-        if self._find_cpu is not None and (cpu := self._find_cpu()) != self._caller_cpu:
-            self._keep_apart(cpu)
-        if self._sleeping:
-            with self._wake:
-                self._wake.notify(count - 1)
-        self._desk.lead(function, arguments, pieces, scratch_bytes, count)
+    def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
+        """Run a job on `count` threads; False, and nothing has been done, where others have the pool or it has been stopped."""
+        if self._stop or self._words[BUSY]:
+            return False
+        self._ensure(count - 1)
+        for bell in self._asleep[: count - 1]:
+            bell.put(None)
+        stride = stride_of(scratch_bytes, count)
+        room = take_room(stride * count)
+        _lead(*self._where, function, arguments, pieces, room.address, stride, count)
+        room.put_back()
+        return True
 
     def stop(self) -> None:
         """End the workers; jobs that come later run on their callers alone."""
         self._stop = True
-        self._desk.job[STOPPED] = 1
-        if self.busy.acquire(timeout=1.0):  # not while a job is written down there
-            try:
-                self._desk.wake_all()
-            finally:
-                self.busy.release()
-        with self._wake:
-            self._wake.notify_all()
-        for worker in self.workers:
+        _lead(*self._where, 0, 0, 0, 0, 0, 0)
+        for bell in tuple(self._asleep):
+            bell.put(None)
+        for worker in tuple(self.workers):
             worker.join(timeout=1.0)
         self.workers.clear()
 
 
-_pool: Pool | None = None
-_team: Any = None  # other threads to run on (team.py), where another library has its own
+_state: dict[str, Any] = {}  # "pool", and "team": other threads to run on (team.py), where another library has its own
 _most: Callable[[], int] | None = None  # how many at most, by that library's settings
-_pool_lock = threading.Lock()
-_own = threading.local()
-_desks: weakref.WeakValueDictionary[int, Desk] = weakref.WeakValueDictionary()  # by id: the pool's and those of other callers
-
-
-def _forget_pool() -> None:
-    """In a forked child: the workers stayed behind."""
-    global _pool, _team, _pool_lock, _own
-    _pool, _team, _pool_lock, _own = None, None, threading.Lock(), threading.local()
-
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_state.clear)  # the threads stayed behind; a method in C, which no signal interrupts
 
 
 def pool() -> Pool:
     """The pool of this process, made at first use."""
-    global _pool
-    if _pool is None:
-        with _pool_lock:
-            if _pool is None:
-                _pool = Pool()
-    return _pool
+    found: Pool | None = _state.get("pool")
+    return _state.setdefault("pool", Pool()) if found is None else found
 
 
 def use_team(team: Any) -> None:
@@ -248,28 +200,30 @@ def use_team(team: Any) -> None:
 
     A forked child has its own pool, of that size: OpenMP does not survive a fork.
     """
-    global _team, _most
-    _team, _most = team, None if team is None else team.size
+    global _most
+    _state["team"] = team
+    _most = None if team is None else team.size
 
 
 @atexit.register
 def _stop_at_exit() -> None:
-    if _pool is not None:
-        _pool.stop()
+    if "pool" in _state:
+        pool().stop()
 
 
 def release_scratch() -> int:
     """Give back the working memory of all threads, which stays as large as the largest job has asked for; how many bytes."""
-    desks = [reference() for reference in _desks.valuerefs()]
-    return sum(desk.release() for desk in desks if desk is not None)
+    global _rooms, _releases
+    _releases += 1
+    released, _rooms = _rooms, []
+    return sum(room.size for room in released)
 
 
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
-    """All pieces on this thread, at a desk of its own; a call from inside another one (a signal handler) gets another desk."""
-    mine: dict[str, Any] = _own.__dict__
-    desk = mine.pop("desk", None) or Desk()
-    desk.lead(function, arguments, pieces, scratch_bytes, 1)
-    mine["desk"] = desk
+    """All pieces on this thread."""
+    room = take_room(scratch_bytes)
+    _lead(0, 0, 0, 0, function, arguments, pieces, room.address, scratch_bytes, 1)
+    room.put_back()
 
 
 def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
@@ -277,12 +231,6 @@ def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel
     count = min(get_num_threads(), pieces) if parallel else 1
     if count > 1 and _most is not None:
         count = min(count, _most())
-    if count > 1:
-        workers = _team or pool()
-        if workers.busy.acquire(blocking=False):
-            try:
-                workers.run(function, arguments, pieces, scratch_bytes, count)
-            finally:
-                workers.busy.release()
-            return
+    if count > 1 and (_state.get("team") or pool()).run(function, arguments, pieces, scratch_bytes, count):
+        return
     _run_alone(function, arguments, pieces, scratch_bytes)

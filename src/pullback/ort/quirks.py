@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from pullback.settings import during
+
 _active: ContextVar[bool] = ContextVar("pullback_ort_quirks", default=False)
 
 
@@ -15,11 +17,8 @@ def quirks() -> Iterator[None]:
 
     What crashed there or depended on uninitialised memory is an exception here too.
     """
-    token = _active.set(True)
-    try:
+    with during(_active, True):
         yield
-    finally:
-        _active.reset(token)
 
 
 def quirks_active() -> bool:

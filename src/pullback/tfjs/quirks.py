@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from pullback.settings import during
+
 _quirks: ContextVar[bool] = ContextVar("pullback_tfjs_quirks", default=False)
 
 
 @contextmanager
 def quirks() -> Iterator[None]:
     """Reproduce TF.js 4.22.0's defects value for value inside the block (this thread or task only)."""
-    token = _quirks.set(True)
-    try:
+    with during(_quirks, True):
         yield
-    finally:
-        _quirks.reset(token)
 
 
 def in_quirks() -> bool:

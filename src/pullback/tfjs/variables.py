@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.rules import Array
+from pullback.settings import during
 from pullback.tfjs.tensors import as_tensor, dtype_name, js_text
 
 _recorded: ContextVar[dict[int, Any]] = ContextVar("pullback_tfjs_variables", default={})  # noqa: B039 (never changed)
@@ -75,8 +76,5 @@ def all_variables() -> list[Variable]:
 @contextmanager
 def recorded_as(variables: Sequence[Variable], values: Sequence[Any]) -> Iterator[None]:
     """Inside the block these variables have these values."""
-    token = _recorded.set(_recorded.get() | {id(v): value for v, value in zip(variables, values, strict=True)})
-    try:
+    with during(_recorded, _recorded.get() | {id(v): value for v, value in zip(variables, values, strict=True)}):
         yield
-    finally:
-        _recorded.reset(token)

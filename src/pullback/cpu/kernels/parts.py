@@ -30,8 +30,8 @@ def call_part(builder: Any, name: str, arguments: Any, emit_body: Any) -> Any:
         body = ir.IRBuilder(function.append_basic_block("entry"))
         emit_body(body, function.args)
         body.ret_void()
-        _bodies[name] = str(module)
         binding.add_symbol(name, SOME_ADDRESS)
+        _bodies[name] = str(module)  # last: who is interrupted before has to begin again
     function = builder.module.globals.get(name)
     return builder.call(ir.Function(builder.module, kind, name) if function is None else function, arguments)
 

@@ -46,20 +46,31 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
     load_some, store_some = (lanes.load_some, lanes.store_wide_some) if widen else (lanes.load_wide_some, lanes.store_some)
     load, store = (lanes.load, lanes.store_wide) if widen else (lanes.load_wide, lanes.store)
 
-    def make_block(read: Any, write: Any, name: str) -> Any:
-        """One block of at most count x count elements."""
+    def make_block(read: Any, write: Any, name: str, *, ragged: bool) -> Any:
+        """One block of count x count elements, or (`ragged`) of at most so many."""
+
+        def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any) -> Any:
+            """Where the next row or column lies. Behind the last one it is that one again: also a store of no lane at all must not
+            leave the array, since one to a page that is not there takes the processor a hundred times as long as others.
+            """
+            further = builder.add(place, distance)
+            if not ragged:
+                return further
+            last = builder.sub(total, ir.Constant(I64, 1))
+            return builder.select(builder.icmp_signed("<", ir.Constant(I64, number), last), further, place)
 
         def emit_block(ctx: Any, builder: Any, args: Any) -> None:
             source, source_row, target, target_row, rows, cols = args
-            place, last, read_rows = source, builder.sub(rows, ir.Constant(I64, 1)), []
+            read_rows = []
             for i in range(count):
-                read_rows.append(emit_memory(read, ctx, builder, [place, cols]))
-                more = builder.icmp_signed("<", ir.Constant(I64, i), last)  # past the last row it is read again
-                place = builder.select(more, builder.add(place, source_row), place)
+                read_rows.append(emit_memory(read, ctx, builder, [source, cols]))
+                source = next_place(builder, source, source_row, i, rows)
             for j, value in enumerate(_transposed(builder, read_rows)):
-                kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))
+                kept = rows
+                if ragged:
+                    kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))
                 emit_memory(write, ctx, builder, [target, value, kept])
-                target = builder.add(target, target_row)
+                target = next_place(builder, target, target_row, j, cols)
 
         @intrinsic
         def block(context, source, source_row, target, target_row, rows, cols):  # type: ignore[no-untyped-def]
@@ -72,7 +83,8 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
 
         return block
 
-    whole, part = make_block(load, store, "transpose"), make_block(load_some, store_some, "transpose_some")
+    whole = make_block(load, store, "transpose", ragged=False)
+    part = make_block(load_some, store_some, "transpose_some", ragged=True)
 
     @outline
     def transpose(source, source_row, target, target_row, rows, cols):

@@ -1,0 +1,39 @@
+"""What the native half of the thread pool asks of the operating system: addresses of functions and numbers of calls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+# Words of the block, in order (kernels/threading_loop.py has their byte offsets); 0 where the system has no such thing.
+WORDS = ("let_others_run", "syscall", "futex", "get_mask", "set_mask", "find_cpu", "clock")
+
+_NUMBERS = {"x86_64": (202, 204, 203), "aarch64": (98, 123, 122)}  # of Linux's calls futex, get_mask and set_mask
+
+
+def _address(library: Any, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def system_words() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The block. Workers sleep in native code and are kept off the caller's CPU where all of it is there, which is on Linux."""
+    found = dict.fromkeys(WORDS, 0)
+    if sys.platform == "win32":
+        found["let_others_run"] = _address(ctypes.WinDLL("kernel32"), "SwitchToThread")
+    else:
+        library = ctypes.CDLL(None)
+        found["let_others_run"] = _address(library, "sched_yield")
+        if sys.platform == "linux" and sys.byteorder == "little" and platform.machine() in _NUMBERS:
+            found["syscall"] = _address(library, "syscall")
+            found["futex"], get_mask, set_mask = _NUMBERS[platform.machine()]
+            if hasattr(os, "sched_setaffinity") and hasattr(library, "sched_getcpu") and hasattr(library, "clock_gettime"):
+                found |= {"get_mask": get_mask, "set_mask": set_mask}
+                found |= {"find_cpu": _address(library, "sched_getcpu"), "clock": _address(library, "clock_gettime")}
+    return np.array([found[name] for name in WORDS], np.int64)
