@@ -254,7 +254,8 @@ print([k.name for k in pb.registry.kernels_for("avg_pool", "reference")])
 USE_THE_PLUGIN = """
 import numpy as np, pullback as pb
 with pb.backend("cpu"):
-    assert [k.name for k in pb.registry.kernels_for("avg_pool", "cpu")][:2] == ["whole_mean", "whole"]
+    names = [k.name for k in pb.registry.kernels_for("avg_pool", "cpu")]
+    assert names[names.index("whole_mean") + 1] == "whole"
 x = np.arange(12.0).reshape(1, 4, 3)
 with pb.backend("reference"):
     explanation = pb.explain("avg_pool", x, 4)
