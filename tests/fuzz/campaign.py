@@ -62,7 +62,7 @@ class Result:
         for op in ops:
             named = [f"{name} {count}" for (other, name), count in sorted(self.reached.items()) if other == op]
             lines.append(f"  {op}: {', '.join(named) or 'nothing'}")
-        if missed := self.never_reached(ops):
+        if self.reached and (missed := self.never_reached(ops)):
             lines.append(f"never reached: {', '.join(missed)}")
         if reports:
             lines += [f"\n{failure.report()}\n" for failure in self.failures]
@@ -72,8 +72,8 @@ class Result:
 
 def signature(case: Case, outcome: Outcome) -> tuple[object, ...]:
     """What makes two shrunk failures the same: the kernel, the category, and which parameters are not as plain as can be."""
-    if outcome.category == "crop":
-        return case.op, outcome.category
+    if outcome.category in ("crop", "sign of zero"):
+        return case.op, outcome.kernel if outcome.category != "crop" else None, outcome.category
     defaults = {f.name: f.default for f in fields(case)}
     unusual = {name for name, value in vars(case).items() if value != defaults[name] and name not in ("seed", "kernel")}
     if not isinstance(case.padding, str) and min(min(pair) for pair in pairs(case.padding, case.rank)) < 0:

@@ -75,6 +75,12 @@ def within_bound(found: np.ndarray, expected: np.ndarray, exact: np.ndarray, abs
     return "values", f"{_shown(wrong, a, exact)} with a bound of {bound[where]:.3g}"
 
 
+def norm(values: np.ndarray) -> float:
+    """Euclidean, of numbers whose squares may not exist."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return largest * float(np.linalg.norm(values / largest)) if 0 < largest < np.inf else largest
+
+
 def within_norm(
     found: np.ndarray,
     expected: np.ndarray,
@@ -99,10 +105,10 @@ def within_norm(
         counted = np.isfinite(exact) & ~may_overflow
         if not np.isfinite(a[counted]).all():
             return "values", _shown(counted & ~np.isfinite(a), a, exact)
-        off = float(np.linalg.norm(a[counted] - exact[counted]))
+        off = norm(a[counted] - exact[counted])
         rounding = float(info.eps) if found.dtype.itemsize == 2 else 0.0
-        size = float(np.linalg.norm(absolute[counted]))
-        lost = np.sqrt(counted.sum()) * (terms * float(sums.smallest_subnormal) + float(info.smallest_subnormal))
+        size = norm(absolute[counted])
+        lost = np.sqrt(counted.sum()) * float(info.smallest_subnormal)
         bound = error * (size if scale is None else max(size, scale)) + rounding * size + lost
     return (
         None if off <= bound else ("values", f"error {off:.3g} by norm, over {bound:.3g} (norm of absolute values {size:.3g})")

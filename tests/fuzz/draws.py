@@ -13,6 +13,7 @@ from .garbage import GARBAGE
 from .program import EXACT, MEMORY, ROUNDED
 
 MOST_WORK, MOST_CELLS = 4_000_000, 400_000
+HUGE = 2**31 - 1  # the largest size there is
 MOST_DENSE_WORK = 60_000_000  # where Winograd pays, now and then
 # Around the vector widths of every machine, so that a seed means the same cases on all of them.
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 47, 48, 63, 64, 65)
@@ -55,6 +56,8 @@ class Draw:
         """The next case; its kernel is left open."""
         case = self._conv() if (op := self.one(self.ops)).startswith("conv") else self._pool(op)
         case = replace(case, op=op)
+        if "input_shape" in ARGUMENTS[op] and "indices" not in op and self.sometimes(0.002):
+            return _only_what_counts(self._huge(case))
         case = self._emptied(self._bounded(self._fitted(case)))
         case = self._spoiled(case) if self.sometimes(self.garbage) else self._surroundings(case)
         return _only_what_counts(case)
@@ -139,7 +142,7 @@ class Draw:
             window = self.one(((255,), (256,), (257,), (16, 16), (15, 17), (1, 257), (4, 8, 8), (3, 5, 17), (40, 40), (300, 1)))
             rank = len(window)
             made |= {"size": tuple(k + self.number(0, 6) for k in window), "channels": self.number(1, 4)}
-            if self.sometimes(0.01):
+            if self.sometimes(0.05):
                 rank, window, made["size"] = 1, (self.one((2**16 - 1, 2**16)),), (2**16 + 5,)
         place = self._place(rank, window)
         if kind == "whole":
@@ -151,6 +154,12 @@ class Draw:
             count_include_pad=self.sometimes(0.5), storage_order=self.number(0, 1),
             returns=self.one(("values", "indices", "winners")), source=self.one(("true", "true", "any", "narrow", "wrong")),
         )  # fmt: skip
+
+    def _huge(self, case: Case) -> Case:
+        """One small output of an input that no memory holds: a MemoryError, at once."""
+        size = (HUGE,) * case.rank
+        rest = {"batch": 1, "channels": 4, "filters": 1, "groups": 1, "source": "any"}
+        return replace(case, size=size, stride=HUGE, dilation=1, padding="same", rounding="floor", **rest)
 
     def _fitted(self, case: Case) -> Case:
         """Mostly with axes long enough for a window; conv_transpose's own keywords."""
@@ -213,7 +222,9 @@ class Draw:
 
     def _spoiled(self, case: Case) -> Case:
         """A small call with one argument, now and then two, replaced by garbage."""
-        case = replace(case, size=tuple(min(n, 9) for n in case.size), seed=self.number(0, 999), by_shape=False)
+        most = 2 if case.op == "conv_transpose" else 9  # a stride is garbage too, and the output as many times as large
+        small = {name: min(getattr(case, name), 4) for name in ("batch", "channels", "filters", "groups")}
+        case = replace(case, **small, size=tuple(min(n, most) for n in case.size), seed=self.number(0, 999), by_shape=False)
         names = [name for name in (*ARGUMENTS[case.op], *KEYWORDS[case.op], "no_such_keyword") if name in GARBAGE]
         chosen = self.rng.permutation(names)[: 2 if self.sometimes(0.2) else 1].tolist()
         return replace(case, spoiled=tuple((name, self.one(GARBAGE[name])) for name in chosen))

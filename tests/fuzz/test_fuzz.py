@@ -18,7 +18,7 @@ import pullback as pb
 from . import campaign
 from .cases import OPS, Case, from_text, pairs
 from .check import Outcome, check
-from .draws import MOST_CELLS, MOST_DENSE_WORK, Draw
+from .draws import HUGE, MOST_CELLS, MOST_DENSE_WORK, Draw
 from .program import EXACT, MEMORY, ROUNDED, array_lines, call_source, snippet
 from .shrink import shrink
 
@@ -124,15 +124,24 @@ def test_draws_reach_every_corner_with_bounded_work() -> None:
     assert any(p != q for pad in pads for p, q in pad)
     fitting = sum(case.geometry is not None for case in cases)
     assert 0.9 * len(cases) < fitting < len(cases)
-    assert max(case.work() for case in cases) <= MOST_DENSE_WORK
-    assert max(case.cells() for case in cases) <= MOST_CELLS
+    bounded = [case for case in cases if HUGE not in case.size]
+    assert 0 < len(cases) - len(bounded) < len(cases) / 50
+    assert max(case.work() for case in bounded) <= MOST_DENSE_WORK
+    assert max(case.cells() for case in bounded) <= MOST_CELLS
 
 
 def test_a_snippet_says_what_was_run() -> None:
     """Run as it is printed, but on the reference, it must give what the case's own lines give."""
     ran = 0
     for case in drawn(200, garbage=0.0):
-        if case.guard or case.cpus or case.geometry is None or case.source == "wrong" or case.work() > 100_000:
+        if (
+            case.guard
+            or case.cpus
+            or case.geometry is None
+            or case.source == "wrong"
+            or case.work() > 100_000
+            or HUGE in case.size
+        ):
             continue
         printed: dict[str, Any] = {}
         text = snippet(case, "values").replace("pb.backend('cpu')", "pb.backend('reference')").replace("print(", "shown = (")
