@@ -33,7 +33,8 @@ def _declared_shape(schema: Schema, output_shape: Iterable[Any] | None) -> tuple
         sizes = as_entries(output_shape)
         if sizes is None:
             raise ValueError(
-                f"{schema.op_type}: output_shape is {shown(output_shape)}; the shape of dX is not in the inputs: declare it"
+                f"{schema.op_type}: output_shape is {shown(output_shape)}; "
+                "the shape of dX is not in the inputs and must be declared"
             )
         return sizes
     if output_shape is not None:
