@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -25,6 +24,7 @@ from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 
 TURNED, TURNED_BLOCK = 28, 8  # time of turning an element, from single cells and from blocks of them: measured
@@ -90,7 +90,7 @@ def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
     return rows, cols
 
 
-@lru_cache(maxsize=1024)
+@planned
 def cells_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -32,6 +31,7 @@ from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
@@ -155,7 +155,7 @@ def _phase_tables(
     return [np.array(words, np.int64), *kept]
 
 
-@lru_cache(maxsize=1024)
+@planned
 def direct_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)

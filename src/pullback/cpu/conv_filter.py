@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -16,6 +15,7 @@ from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.filter_blocks import FilterBlocks, filter_blocks
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 
 FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # below which taps are merged: packed with x, or where they are
@@ -89,7 +89,7 @@ def _swaps(problem: Problem) -> bool:
     return _cycles(problem, n, c) < 0.95 * _cycles(problem, c, n)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plan(problem: Problem) -> FilterPlan:
     if _swaps(problem):
         return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from pullback.cpu import depthwise_cells, depthwise_flat, depthwise_planes, dept
 from pullback.cpu.addresses import address_of
 from pullback.cpu.conv_common import lanes_of
 from pullback.cpu.memory import new_array
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 from pullback.reference import conv as reference
 from pullback.registry import CPU, register_kernel
@@ -45,7 +46,7 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return reference.conv_grad_input(problem, dy, filter) if dx is None else dx
 
 
-@lru_cache(maxsize=1024)
+@planned
 def _in_place(problem: Problem) -> Any:
     """The module whose plans read and write the arrays of this depthwise problem in place; None if there is none."""
     if _each(problem) == (1, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import grouped, slack, streams
 from pullback.cpu.pool_tables import depth_lists, in_three, tap_places
 from pullback.problem import Problem
@@ -120,7 +120,7 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
     return given, _line(areas * 16), _line(areas * area_bytes + slack()), target[0] * per_depth
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem) -> Plan:
     """conv and conv_grad_input with finite weights."""
     given, list_bytes, area_bytes, blocks = _planes(problem)
@@ -139,7 +139,7 @@ def gather_plan(problem: Problem) -> Plan:
     return make_plan(compiled, pieces, sum_start + sum_bytes + _line(staged), moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plans(problem: Problem) -> FilterPlans:
     given, list_bytes, area_bytes, blocks = _planes(problem)
     moved = moved_bytes(problem)

@@ -6,13 +6,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import (
     CHANNELS,
     PHASES,
@@ -80,7 +80,7 @@ def _code_steps(window: Window, shape: Shape) -> Table:
     return np.array([*reciprocals, cols_each, three.dilation[2], col, row - cols_each * col, plane - rows_each * row], np.int64)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def scatter_plan(problem: Problem, module: str) -> Plan:
     """max_pool_grad from winners (module SCATTER) or from x, whose winners another module finds again."""
     problem = simplified(problem)
@@ -120,7 +120,7 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     return replace(plan, keep=(*plan.keep, find))
 
 
-@lru_cache(maxsize=1024)
+@planned
 def indices_plan(problem: IndexProblem) -> Plan:
     """max_pool_grad_from_indices: images as far as indices of one image point into that image alone."""
     last = problem.layout == "channels_last"
@@ -140,13 +140,13 @@ def indices_plan(problem: IndexProblem) -> Plan:
     return make_plan(compiled, pieces, scratch, moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def whole_plan(problem: Problem, kernel: str) -> Plan:
     """Any gradient where one window is the whole image."""
     return plan_of_images(problem, kernel, rule=kernel == "max_grad_from_x")
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners with vectors of channels: where windows overlap so much that scattering costs more."""
     problem = simplified(problem)
@@ -175,7 +175,7 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     return given, -(-total // block), stage
 
 
-@lru_cache(maxsize=1024)
+@planned
 def avg_plan(problem: Problem) -> Plan:
     """avg_pool_grad with vectors of channels."""
     problem = simplified(problem)
@@ -229,7 +229,7 @@ def _woven(shape: Shape, cells: int, stride_h: int, stride_w: int) -> tuple[dict
     return {"row_distance": row_distance, "phase_start": start, "distance": distance}, start + stride_w * distance
 
 
-@lru_cache(maxsize=1024)
+@planned
 def phases_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners over flat runs of cells."""
     problem = simplified(problem)
@@ -262,7 +262,7 @@ def phases_plan(problem: Problem) -> Plan:
     return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def avg_phases_plan(problem: Problem) -> Plan:
     """avg_pool_grad over flat runs of cells, from unpacked planes of dy."""
     problem = simplified(problem)
