@@ -143,12 +143,12 @@ def precision(name: str) -> AbstractContextManager[None]:
 
 
 def release_memory() -> int:
-    """Give back to the system the memory kept for future results and the threads' working memory; how many bytes it was.
+    """Give back to the system what is kept for future calls; how many bytes it was.
 
-    What is kept for results is at most 256 MiB, working memory a few MiB a thread.
+    That is the memory of results, at most 256 MiB, the threads' working memory, a few MiB each, and the tables of plans, 64 MiB.
     """
-    from pullback.cpu import memory, threads
+    from pullback.cpu import memory, plan_cache, threads
 
-    released = memory.release_memory() + threads.release_scratch()
+    released = memory.release_memory() + threads.release_scratch() + plan_cache.release_plans()
     memory.trim()
     return released

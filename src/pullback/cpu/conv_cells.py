@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from pullback.cpu.conv_sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 
 TURNED, TURNED_BLOCK = 28, 8  # time of turning an element, from single cells and from blocks of them: measured
@@ -93,7 +93,7 @@ def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
     return rows, cols
 
 
-@lru_cache(maxsize=1024)
+@planned
 def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
     """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sweep = sweep_of(problem)

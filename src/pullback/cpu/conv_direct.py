@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
@@ -109,7 +109,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
     """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sweep = sweep_of(problem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from pullback.cpu.conv_sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.filter_blocks import FilterBlocks, filter_blocks
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 
 FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # below which taps are merged: packed with x, or where they are
@@ -120,7 +120,7 @@ def _swaps(problem: Problem) -> bool:
     return _cycles(problem, n, c) < 0.95 * _cycles(problem, c, n)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plan(problem: Problem, padded: bool = True) -> FilterPlan:
     """padded: x may be padded with zeros, as a dy that is not finite would be found in the result (`checked`)."""
     if _swaps(problem):

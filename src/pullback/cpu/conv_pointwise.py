@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from pullback.cpu.conv_sweep import sweep_of
 from pullback.cpu.filter_memory import FilterOrder
 from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import streams
 from pullback.cpu.refusals import in_reach
 from pullback.problem import Problem
@@ -62,7 +62,7 @@ def prefers_pointwise(problem: Problem) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1024)
+@planned
 def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)

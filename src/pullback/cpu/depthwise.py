@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from pullback.cpu.conv_direct import direct_plan
 from pullback.cpu.conv_sweep import lies_far, settled
 from pullback.cpu.depthwise_cells import FilterPlans
 from pullback.cpu.memory import new_array
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.refusals import in_reach
 from pullback.problem import Problem
 from pullback.registry import CPU, add_kernel
@@ -47,7 +48,7 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
     return _gather(problem, dy, filter, problem.input_shape)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def _in_place(problem: Problem) -> Any:
     """The module whose plans read and write the arrays of this depthwise problem in place; None if there is none."""
     if _each(problem) == (1, 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from pullback.cpu.depthwise_tables import Ints, column_phases, pairs, phase_tabl
 from pullback.cpu.machine import machine
 from pullback.cpu.memory import LINE, SMALLEST
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import streams
 from pullback.cpu.pool_tables import cut, row_count, rows
 from pullback.problem import Problem
@@ -163,7 +163,7 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
     return given, scratch
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps outside the source may be multiplied by zero, as all weights are finite."""
     sides = sides_of(problem)
@@ -205,7 +205,7 @@ def add_plan(problem: Problem, pieces: int, distance: int) -> Plan:
     return make_plan(code(Variant(FILTER, "add", problem.dtype.name)), -(-count // block), 0, pieces * distance, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
     """padded: taps outside the source may be multiplied by zero; a result that is not finite may be wrong then."""
     sides = sides_of(problem)

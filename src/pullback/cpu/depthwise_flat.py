@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -14,6 +13,7 @@ from pullback.cpu.conv_common import lanes_of, moved_bytes, wide_of
 from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import grouped
 from pullback.problem import Problem
 
@@ -60,7 +60,7 @@ def _tables(problem: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem) -> Plan:
     """conv and conv_grad_input with finite weights."""
     planes, moved = problem.batch * problem.groups, moved_bytes(problem)
@@ -69,7 +69,7 @@ def gather_plan(problem: Problem) -> Plan:
     return make_plan(code(Variant(MODULE, "gather", problem.dtype.name)), pieces, 0, moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plans(problem: Problem) -> FilterPlans:
     groups, images = problem.groups, problem.batch
     group_block, parts, group, chunks = filter_pieces(groups, images)

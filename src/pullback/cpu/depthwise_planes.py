@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -16,6 +15,7 @@ from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise_tables import Ints, pairs
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import grouped, slack, streams
 from pullback.cpu.pool_tables import depth_lists, in_three, places_reached, tap_places
 from pullback.problem import Problem
@@ -134,7 +134,7 @@ def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
     return given, _line(areas * 16), _line(areas * area_bytes + slack()), target[0] * per_depth
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps outside the source may be multiplied by zero, as all weights are finite."""
     given, list_bytes, area_bytes, blocks = _planes(problem)
@@ -155,7 +155,7 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     return make_plan(compiled, pieces, end if padded else end + ENTRY * given["entries"], moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
     """padded: taps outside the source may be multiplied by zero; a result that is not finite may be wrong then."""
     given, list_bytes, area_bytes, blocks = _planes(problem)

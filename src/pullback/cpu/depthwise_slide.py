@@ -6,7 +6,6 @@ apart meets in few sets of the first-level cache.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from pullback.cpu.compiler import Code, Variant, code
@@ -14,6 +13,7 @@ from pullback.cpu.conv_common import lanes_of, moved_bytes, wide_of
 from pullback.cpu.depthwise_cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import grouped, streams
 from pullback.problem import Problem
 
@@ -49,7 +49,7 @@ def _block_rows(problem: Problem, rows: int, cols: int) -> int:
     return min(rows, max(FEWEST_ROWS, STAGE_BYTES // (cols * problem.dtype.itemsize)))
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem) -> Plan:
     """conv and conv_grad_input with finite weights."""
     window, moved, wide = problem.window, moved_bytes(problem), wide_of(problem)
@@ -88,7 +88,7 @@ def gather_plan(problem: Problem) -> Plan:
     return make_plan(_code(problem, name), pieces, scratch, moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def filter_plans(problem: Problem) -> FilterPlans:
     window, groups = problem.window, problem.groups
     (taps, _), (rows, cols) = window.kernel, window.output_size

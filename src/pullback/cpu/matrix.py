@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,14 @@ from pullback.cpu.addresses import address_of
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.memory import new_array
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.rules import Array
 
 BAND = 64  # see kernels/matrix.py
 NATIVE = ("float32", "float64")
 
 
-@lru_cache(maxsize=1024)
+@planned
 def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
     bands = -(-rows // BAND)
     given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}

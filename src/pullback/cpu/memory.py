@@ -33,9 +33,14 @@ def _shelf() -> Shelf | None:
     return shelf(KEPT_BYTES, SMALLEST)
 
 
+def _used_shelf() -> Shelf | None:
+    """None too where no large result has been made yet."""
+    return _shelf() if shelf.cache_info().currsize else None
+
+
 def kept_bytes() -> int:
     """Bytes kept for future results."""
-    blocks = _shelf()
+    blocks = _used_shelf()
     return 0 if blocks is None else int(blocks.words[KEPT])
 
 
@@ -69,7 +74,7 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def release_memory() -> int:
     """Let go of the memory kept for future results; how many bytes it was."""
-    blocks = _shelf()
+    blocks = _used_shelf()
     return 0 if blocks is None else blocks.clear()
 
 

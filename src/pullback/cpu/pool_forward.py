@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from pullback.cpu.compiler import code
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import (
     CHANNELS,
     PLANE_BYTES,
@@ -98,7 +98,7 @@ def _exact_share(row_div: Table, col_div: Table) -> float:
     return 1 / divisor if same and divisor & (divisor - 1) == 0 else 0.0
 
 
-@lru_cache(maxsize=1024)
+@planned
 def forward_plan(problem: Problem, module: str, by_rows: bool = False) -> Plan:
     """max_pool or avg_pool; by_rows: each piece is one output row."""
     if module == WHOLE:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pullback.cpu.compiler import Variant, code
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import (
     CHANNELS,
     PHASES,
@@ -87,7 +87,7 @@ def _code_steps(window: Window, shape: Shape) -> Table:
     return np.array([*reciprocals, cols_each, rows_each, three.dilation[2], three.dilation[1], *steps], np.int64)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def scatter_plan(problem: Problem, module: str) -> Plan:
     """max_pool_grad from winners (module SCATTER) or from x, whose winners another module finds again."""
     problem = simplified(problem)
@@ -129,7 +129,7 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
     return replace(plan, keep=(*plan.keep, find))
 
 
-@lru_cache(maxsize=1024)
+@planned
 def indices_plan(problem: IndexProblem) -> Plan:
     """max_pool_grad_from_indices: images as far as indices of one image point into that image alone."""
     last = problem.layout == "channels_last"
@@ -149,13 +149,13 @@ def indices_plan(problem: IndexProblem) -> Plan:
     return make_plan(compiled, pieces, scratch, moved, given)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def whole_plan(problem: Problem, kernel: str) -> Plan:
     """Any gradient where one window is the whole image."""
     return plan_of_images(problem, kernel, rule=kernel == "max_grad_from_x")
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gather_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners with vectors of channels: where windows overlap so much that scattering costs more."""
     problem = simplified(problem)
@@ -183,7 +183,7 @@ def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
     return given, -(-total // block), stage
 
 
-@lru_cache(maxsize=1024)
+@planned
 def avg_plan(problem: Problem) -> Plan:
     """avg_pool_grad with vectors of channels."""
     problem = simplified(problem)
@@ -237,7 +237,7 @@ def _woven(shape: Shape, cells: int, stride_h: int, stride_w: int) -> tuple[dict
     return {"row_distance": row_distance, "phase_start": start, "distance": distance}, start + stride_w * distance
 
 
-@lru_cache(maxsize=1024)
+@planned
 def phases_plan(problem: Problem) -> Plan:
     """max_pool_grad from winners over flat runs of cells."""
     problem = simplified(problem)
@@ -291,7 +291,7 @@ def _border_tables(window: Window, channels: int) -> dict[str, Any]:
     return {"border": border, "border_count": len(border), "false_codes": faults}
 
 
-@lru_cache(maxsize=1024)
+@planned
 def avg_phases_plan(problem: Problem) -> Plan:
     """avg_pool_grad over flat runs of cells, from unpacked planes of dy."""
     problem = simplified(problem)

@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from llvmlite import binding
 
 from pullback.rules import Array
 
@@ -352,6 +351,8 @@ class Shelf:
     """Blocks that were freed, at most `limit` bytes of them; those under `smallest` bytes are not worth keeping."""
 
     def __init__(self, limit: int, smallest: int, functions: Any) -> None:
+        from llvmlite import binding
+
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         machine = binding.Target.from_default_triple().create_target_machine(

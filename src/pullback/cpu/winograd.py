@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
 from pullback.cpu.addresses import address_of
 from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.memory import new_array
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.refusals import in_reach
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
@@ -32,7 +32,7 @@ FEWEST_TILES = 8  # of a block
 BYTES = np.dtype(np.uint8)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def _compacted(problem: Problem) -> tuple[Problem, tuple[slice, ...]] | None:
     """In channels_first, where a stride divides the dilation: the problem over the cells that windows read, and where these are.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from pullback.cpu.compiler import code
 from pullback.cpu.filter_memory import filter_steps, own_order
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.winograd_plans import (
     DEPTH_BLOCK,
     MOST_BYTES,
@@ -77,7 +77,7 @@ class GradientPlans:
     x_start: int  # where its first cell lies
 
 
-@lru_cache(maxsize=1024)
+@planned
 def gradient_plans(problem: Problem) -> GradientPlans:
     shape, axes = shape_of(problem, False), axes_of(problem.window)
     assert shape is not None

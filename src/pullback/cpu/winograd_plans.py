@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from pullback.cpu.compiler import Variant, code
 from pullback.cpu.filter_memory import TAPS_LAST, FilterOrder, filter_steps
 from pullback.cpu.machine import machine
 from pullback.cpu.plan import Plan, make_plan
+from pullback.cpu.plan_cache import planned
 from pullback.cpu.winograd_shapes import TAPS, Axes, Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 from pullback.window import Window
@@ -183,7 +183,7 @@ class ConvolvePlans:
     leaves_cells: bool  # whether some cells of the target are not written
 
 
-@lru_cache(maxsize=1024)
+@planned
 def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None

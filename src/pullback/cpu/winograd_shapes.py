@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from pullback.cpu.machine import machine
+from pullback.cpu.plan_cache import planned
 from pullback.problem import Problem
 from pullback.window import Window
 
@@ -128,7 +128,7 @@ def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int, st
     return Side(*axes.pick(size, 1), image, *axes.pick(along, 0), channel, group, start)
 
 
-@lru_cache(maxsize=1024)
+@planned
 def shape_of(problem: Problem, flipped: bool) -> Shape | None:
     """flipped: the input gradient, which reads dy through the filter turned round. None where Winograd cannot be used.
 
