@@ -42,6 +42,14 @@ def conv_arguments(
     return [(op, arguments, keywords) for op, arguments in zip(CONV_OPS, calls, strict=True)]
 
 
+def with_infinity(arguments: tuple[Any, ...], op: str) -> tuple[Any, ...]:
+    """The arguments with an infinite weight, or an infinite number of dy for a filter gradient: some kernels have others for them."""
+    place = 0 if op == "conv_grad_filter" else 1
+    changed = arguments[place].copy()
+    changed.flat[changed.size // 2] = np.inf
+    return (*arguments[:place], changed, *arguments[place + 1 :])
+
+
 def lanes() -> int:
     return machine().vector_bytes // 4
 
