@@ -9,7 +9,7 @@ from pullback.window import span
 
 # Tables and scratch of the plans grow with what windows span, cells or none, and with the cells of a stride.
 MOST_SPANNED, FREE_SPAN = 16, 1 << 18  # times the input's cells, and whatever the input is
-MOST_PHASES = 1 << 20
+MOST_PHASES, FREE_PHASES = 16, 1 << 18  # times the taps of a window, and whatever the window is
 
 
 def not_empty(problem: AnyProblem) -> str | None:
@@ -32,6 +32,6 @@ def in_reach(problem: Problem) -> str | None:
         return (
             f"its windows span {spanned} places for {math.prod(window.input_size)} cells, and its plan would have room for all"
         )
-    if math.prod(window.stride) > MOST_PHASES:
+    if math.prod(window.stride) > MOST_PHASES * window.tap_count + FREE_PHASES:
         return f"its plan has tables for each cell of a stride, and a stride of {window.stride} has too many"
     return None

@@ -75,8 +75,9 @@ def avg_pool(x: Any, filter_size: Any, strides: Any, pad: Any, dim_rounding_mode
 
 
 def _pool3d(op: str, kernel: str, given: Any, **attrs: Any) -> Any:
-    whole, layout = _check_rank(op, "x", given, 5), js_text(attrs["dataFormat"])
-    ensure(layout == "NDHWC", f"Error in {op}: Only NDHWC is currently supported, but got dataFormat of {layout}")
+    whole, layout = _check_rank(op, "x", given, 5), attrs["dataFormat"]
+    message = f"Only NDHWC is currently supported, but got dataFormat of {js_text(layout)}"
+    ensure(is_text(layout, "NDHWC"), f"Error in {op}: {message}")
     strides = attrs["strides"]
     # A stride of 0 reaches upstream's maximum; there is no answer to give.
     ensure(all_entries(strides, lambda s: s > 0), f"Error in {op}: Stride must be > 0, but got '{js_text(strides)}'")
@@ -122,8 +123,9 @@ def _conv(op: str, kernel: str, x: Any, weights: Any, rank: int, channels: int, 
     strides, dilations, name = attrs["strides"], attrs["dilations"], f"{op[:-1]}D"
     check_one_step(name, strides, dilations)
     if rank == 5:
-        layout = js_text(attrs["dataFormat"])
-        ensure(layout == "NDHWC", f"Error in {op}: got dataFormat of {layout} but only NDHWC is currently supported.")
+        layout = attrs["dataFormat"]
+        message = f"got dataFormat of {js_text(layout)} but only NDHWC is currently supported."
+        ensure(is_text(layout, "NDHWC"), f"Error in {op}: {message}")
     check_steps(name, strides, dilations)
     return as_given(run_recorded(kernel, {"x": whole, "filter": weights}, attrs), x, rank)
 
@@ -198,8 +200,8 @@ def dilation2d(x: Any, filter: Any, strides: Any, pad: Any, dilations: Any = (1,
     given, weights = operand(op, "x", x), operand(op, "filter", filter)
     ensure(given.ndim in (3, 4), f"Error in {op}: input must be rank 3 or 4, but got rank {given.ndim}.")
     ensure(weights.ndim == 3, f"Error in {op}: filter must be rank 3, but got rank {weights.ndim}.")
-    layout = js_text(data_format)
-    ensure(layout == "NHWC", f"Error in {op}: Only NHWC is currently supported, but got dataFormat of {layout}")
+    message = f"Only NHWC is currently supported, but got dataFormat of {js_text(data_format)}"
+    ensure(is_text(data_format, "NHWC"), f"Error in {op}: {message}")
     attrs = {"strides": strides, "pad": pad, "dilations": dilations}
     return as_given(run_recorded("Dilation2D", {"x": in_batch(given, 4), "filter": weights}, attrs), given, 4)
 
