@@ -106,10 +106,11 @@ def within_norm(
         if not np.isfinite(a[counted]).all():
             return "values", _shown(counted & ~np.isfinite(a), a, exact)
         off = norm(a[counted] - exact[counted])
-        rounding = float(info.eps) if found.dtype.itemsize == 2 else 0.0
         size = norm(absolute[counted])
         lost = np.sqrt(counted.sum()) * float(info.smallest_subnormal)
-        bound = error * (size if scale is None else max(size, scale)) + rounding * size + lost
+        bound = error * (size if scale is None else max(size, scale)) + lost
+        if found.dtype.itemsize == 2:
+            bound += float(info.eps) * size
     return (
         None if off <= bound else ("values", f"error {off:.3g} by norm, over {bound:.3g} (norm of absolute values {size:.3g})")
     )

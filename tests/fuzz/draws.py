@@ -196,13 +196,14 @@ class Draw:
         return case
 
     def _emptied(self, case: Case) -> Case:
-        if self.sometimes(0.04):
-            name = self.one(("batch", "batch", "channels", "filters", "size"))
-            if name != "size":
-                return replace(case, **{name: 0})
-            axis = self.number(0, case.rank - 1)
-            return replace(case, size=tuple(0 if place == axis else n for place, n in enumerate(case.size)))
-        return case
+        if not self.sometimes(0.05):
+            return case
+        name = self.one(("batch", "channels", "filters", "size", "size"))
+        if name != "size":
+            return replace(case, **{name: 0})
+        axis = self.number(0, case.rank - 1)
+        padding = case.padding if self.sometimes(0.5) else self.one(("same", "same_lower"))  # which no window need fit
+        return replace(case, padding=padding, size=tuple(0 if place == axis else n for place, n in enumerate(case.size)))
 
     def _surroundings(self, case: Case) -> Case:
         """Data, memory, threads."""
