@@ -16,7 +16,7 @@ from pullback.cpu.machine import machine
 from pullback.cpu.pool_common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
 from pullback.cpu.pool_forward import least_unpacked_bytes
 from pullback.cpu.pool_gradient import is_flat, prefers_gather, prefers_phases
-from pullback.cpu.refusals import not_empty
+from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.registry import CPU, Accepts, add_kernel
 
@@ -28,7 +28,7 @@ TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking
 def _channels_can(problem: Problem) -> str | None:
     if problem.layout != "channels_last":
         return "its vectors run over channels, which do not lie side by side in channels_first"
-    return not_empty(problem)
+    return ordinary(problem)
 
 
 def _channels_pays(problem: Problem) -> str | None:
@@ -47,7 +47,7 @@ def _unpacks(problem: Problem) -> str | None:
     most = max(MOST_UNPACKED, 2 * math.prod(problem.input_shape) * problem.dtype.itemsize)
     if least_unpacked_bytes(problem) > most:
         return "it unpacks all that windows reach over, and here that is padding for the most part"
-    return not_empty(problem)
+    return ordinary(problem)
 
 
 def _phases_exist(problem: Problem) -> str | None:
@@ -82,7 +82,7 @@ def _rows_can(problem: Problem) -> str | None:
     stride = simplified(problem).window.stride[-1]
     if stride > MOST_STRIDE:
         return f"it splits rows in registers by strides up to {MOST_STRIDE}, not {stride}"
-    return not_empty(problem)
+    return ordinary(problem)
 
 
 def _whole_can(problem: Problem) -> str | None:
@@ -90,13 +90,13 @@ def _whole_can(problem: Problem) -> str | None:
         return "it is for windows that are the whole image, with the cells of an image side by side"
     if problem.storage_order and problem.return_indices:
         return "it numbers winners row-major, not by storage_order=1"
-    return not_empty(problem)
+    return ordinary(problem)
 
 
 def _in_order(problem: Any) -> str | None:
     if problem.storage_order:
         return "it reads row-major indices, not storage_order=1"
-    return not_empty(problem)
+    return ordinary(problem)
 
 
 def _register(op: str, name: str, can: Accepts, run: Callable[..., Any], *module: str, pays: Accepts | None = None) -> None:
@@ -116,9 +116,9 @@ _register("max_pool_grad", "planes", _unpacks, pool.max_pool_grad, PLANES)
 _register("max_pool_grad_from_winners", "whole", _whole_can, pool.max_pool_grad_from_winners, WHOLE)
 _register("max_pool_grad_from_winners", "gather", _channels_can, pool.max_pool_grad_from_winners, CHANNELS, pays=_gather_pays)
 _register("max_pool_grad_from_winners", "phases", _phases_can, pool.max_pool_grad_from_winners, PHASES, pays=_phases_pays)
-_register("max_pool_grad_from_winners", "scatter", not_empty, pool.max_pool_grad_from_winners, SCATTER)
+_register("max_pool_grad_from_winners", "scatter", ordinary, pool.max_pool_grad_from_winners, SCATTER)
 _register("max_pool_grad_from_indices", "scatter", _in_order, pool.max_pool_grad_from_indices)
-_register("max_pool_jvp", "take", not_empty, pool.max_pool_jvp)
+_register("max_pool_jvp", "take", ordinary, pool.max_pool_jvp)
 _register("avg_pool", "whole", _whole_can, pool.avg_pool, WHOLE)
 _register("avg_pool", "channels", _channels_can, pool.avg_pool, CHANNELS, pays=_channels_pays)
 _register("avg_pool", "rows", _rows_can, pool.avg_pool, ROWS)

@@ -12,7 +12,8 @@ MOST_SPANNED, FREE_SPAN = 16, 1 << 18  # times the input's cells, and whatever t
 MOST_PHASES, FREE_PHASES = 16, 1 << 18  # times the taps of a window, and whatever the window is
 
 
-def not_empty(problem: AnyProblem) -> str | None:
+def ordinary(problem: AnyProblem) -> str | None:
+    """Why no kernel but the reference, or `crop`, takes a problem."""
     if 0 in problem.input_shape or 0 in problem.output_shape:  # a filter is empty only where one of these has no channels
         return "there is nothing to compute in an empty array"
     if isinstance(problem, Problem) and problem.window.reaches_crop:
@@ -22,7 +23,7 @@ def not_empty(problem: AnyProblem) -> str | None:
 
 def in_reach(problem: Problem) -> str | None:
     """Nothing to compute, or windows that lie so far apart or beyond the input that a plan would take too much memory."""
-    refused = not_empty(problem)
+    refused = ordinary(problem)
     if refused is not None:
         return refused
     window = problem.window
