@@ -43,7 +43,7 @@ def conv_arguments(
 
 
 def with_infinity(arguments: tuple[Any, ...], op: str) -> tuple[Any, ...]:
-    """The arguments with an infinite weight, or an infinite number of dy for a filter gradient: some kernels have others for them."""
+    """The arguments with an infinite weight, or an infinite dy for a filter gradient: there are kernels of their own for them."""
     place = 0 if op == "conv_grad_filter" else 1
     changed = arguments[place].copy()
     changed.flat[changed.size // 2] = np.inf
