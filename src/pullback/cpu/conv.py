@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,14 @@ MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fi
 MOST_TURNED_BYTES = 8 << 20
 
 
-def _sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None) -> Array:
+def run_sweep(
+    make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None = None
+) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy).
+
+    Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
+    mended: a result, of which only those blocks are made again that hold something that is not finite (by the direct plan).
+    """
     source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
     plan = make_plan(problem, order)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
@@ -39,43 +46,38 @@ def _sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, 
     plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
     if faults[0]:
         plan = make_plan(problem, order, False)  # whose panels are the same
-    made = problem.output_shape if problem.op == "conv" else problem.input_shape
-    places = None
     if plan.target_cells is not None:
-        places = tuple(map(np.arange, made[:1])) + _in_layout(problem, plan.target_cells, np.arange(problem.channels_in))
+        return _scattered(problem, plan, mended, source=address_of(source), packed=start)
     target = mended
-    if target is None or places is not None:
-        target = new_array(made if places is None else tuple(map(len, places)), problem.dtype)
-    more = {"redo": int(target is mended)} if make_plan is direct_plan else {}
+    if target is None:
+        target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
+    more = {} if mended is None else {"redo": 1}
     plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
-    if places is None:
-        return target
-    result = new_array(made, problem.dtype) if mended is None else mended
+    return target
+
+
+def _scattered(problem: Problem, plan: ConvPlan, mended: Array | None, **given: int) -> Array:
+    """An input gradient that is zero in most cells: the others are made side by side."""
+    assert plan.target_cells is not None
+    channels = np.arange(problem.channels_in)
+    in_layout = (*plan.target_cells, channels) if problem.layout == "channels_last" else (channels, *plan.target_cells)
+    places = (np.arange(problem.batch), *in_layout)
+    target = new_array(tuple(map(len, places)), problem.dtype)
+    plan.sweep.run(target=address_of(target), **given)
+    result = new_array(problem.input_shape, problem.dtype) if mended is None else mended
     result.fill(0)
     result[np.ix_(*places)] = target
     return result
 
 
-def _in_layout(problem: Problem, spatial: tuple[Any, ...], channels: Any) -> tuple[Any, ...]:
-    return (*spatial, channels) if problem.layout == "channels_last" else (channels, *spatial)
-
-
-def run_sweep(make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array) -> Array:
-    """conv (source is x) or conv_grad_input (source is dy).
-
-    Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
-    """
-    return _sweep(make_plan, problem, source, filter, None)
-
-
 def mend(problem: Problem, source: Array, filter: Array, target: Array) -> None:
     """Make again those blocks of a result, made by another kernel, that hold something that is not finite."""
-    _sweep(direct_plan, problem, source, filter, target)
+    run_sweep(direct_plan, problem, source, filter, target)
 
 
 def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     """conv_grad_filter. What has met zeros that stand for no cell, and is not finite, is made again without them."""
-    if problem.window.tap_count > 1 and lies_far(problem.window):
+    if _by_taps(problem):
         return _filter_by_taps(problem, dy, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     target = new_array(problem.filter_shape, problem.dtype)
@@ -84,6 +86,11 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     if plan.checked and not np.isfinite(target).all():
         _sum_filter(filter_plan(problem, False), dy, x, target)
     return target
+
+
+@lru_cache(maxsize=1024)
+def _by_taps(problem: Problem) -> bool:
+    return problem.window.tap_count > 1 and lies_far(problem.window)
 
 
 def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:

@@ -35,6 +35,7 @@ from pullback.cpu.pool_common import streams
 from pullback.problem import Problem
 
 ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2  # see kernels/conv_direct.py
+SLOTS, SLOT_BYTES = 8, 4 << 10  # lists of taps that are kept, a power of two of them; the longest of which there are several
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 
 
@@ -163,8 +164,10 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
     buffer_start = -(-area_bytes // LINE) * LINE
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
     cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
-    table_start = buffer_start + (cells * buffer_n * wide if buffered else 0)
-    scratch = table_start + 8 * (1 + 2 * sweep.most_taps * cuts)
+    list_start = buffer_start + (cells * buffer_n * wide if buffered else 0)
+    list_bytes = 8 * (5 + 2 * sweep.most_taps * cuts)
+    slots = SLOTS if list_bytes <= SLOT_BYTES else 1
+    scratch = list_start + slots * list_bytes
     block_bytes = sweep.most_taps * blocks.channels * 2 * v * wide
     panels = 1 if buffered else max(1, machine().l2_bytes // 2 // block_bytes)
     # Sums that are finished at once, and would have left the cache before anybody reads them, need not go there.
@@ -184,7 +187,8 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane,
         "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
-        "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "table_start": table_start, "cuts": cuts,
+        "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
+        "list_bytes": list_bytes, "slots": slots, "cuts": cuts,
         "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,

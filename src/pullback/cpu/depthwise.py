@@ -49,6 +49,13 @@ def conv_grad_input(problem: Problem, dy: Array, filter: Array) -> Array:
 
 
 @planned
+def _settled(problem: Problem) -> tuple[Problem, bool]:
+    """The problem as it is run, and whether its windows reach too far for the kernels here."""
+    problem = settled(problem)
+    return problem, lies_far(problem.window)
+
+
+@planned
 def _in_place(problem: Problem) -> Any:
     """The module whose plans read and write the arrays of this depthwise problem in place; None if there is none."""
     if _each(problem) == (1, 1):
@@ -61,8 +68,8 @@ def _in_place(problem: Problem) -> Any:
 
 def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ...]) -> Array:
     """Forward or input gradient. Weights that are not finite must not meet zeros beyond the ends: their plan skips those taps."""
-    problem = settled(problem)
-    if lies_far(problem.window):
+    problem, far = _settled(problem)
+    if far:
         return run_sweep(direct_plan, problem, source, filter)
     last = problem.layout == "channels_last"
     weights = _weights_last(problem, filter) if last else _wide(problem, filter)
@@ -79,8 +86,8 @@ def _gather(problem: Problem, source: Array, filter: Array, shape: tuple[int, ..
 
 def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     """What has met zeros beyond the ends, and is not finite, is made again without them."""
-    problem = settled(problem)
-    if lies_far(problem.window):
+    problem, far = _settled(problem)
+    if far:
         return direct_filter(problem, dy, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     result = new_array(problem.filter_shape, problem.dtype)

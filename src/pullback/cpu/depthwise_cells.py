@@ -103,7 +103,7 @@ def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, more_cell: i
     fitting = max(1, (AREA_BYTES // (area_row + more_row) - halo) // stride)
     # So that all threads have work; but what is summed over blocks must not depend on how many cores there are.
     summed = problem.op == "conv_grad_filter"
-    wanted_blocks, fewest = (MOST_PIECES, 2 * halo) if summed else (4 * cores(), halo)
+    wanted_blocks, fewest = (MOST_PIECES, 3 * halo) if summed else (4 * cores(), halo)
     shared = max(-(-sides.rows * problem.batch // wanted_blocks), fewest)
     blocks = cut(lists, min(sides.rows, fitting, shared))
     target_cell = sides.channels * sides.size

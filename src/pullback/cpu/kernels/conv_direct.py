@@ -90,41 +90,61 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         place += 8
                         number += 8
 
+    @inline
+    def is_listed(slot, h0, h1, w0, w1):
+        """Whether a slot holds the list of these taps; if not, it is going to."""
+        if get_int(slot) == h0 and get_int(slot + 8) == h1 and get_int(slot + 16) == w0 and get_int(slot + 24) == w1:
+            return True
+        put_int(slot, h0)
+        put_int(slot + 8, h1)
+        put_int(slot + 16, w0)
+        put_int(slot + 24, w1)
+        return False
+
     @outline
     def tile_block(
-        images, row0, row1, col0, col1, depth_cell, in_depth, step_h, in_rows, step_w, in_cols, axes, columns, runs, table, cuts,
-        cut_bytes, area, image_bytes, row_bytes, col_bytes, depth, b, term, terms, c, c_image, c_row, c_col, n, how, ahead_table,
-        lines,
+        images, row0, row1, col0, col1, depth_cell, in_depth, step_h, in_rows, step_w, in_cols, axes, columns, runs, lists,
+        list_bytes, slots, cuts, cut_bytes, area, image_bytes, row_bytes, col_bytes, depth, b, term, terms, c, c_image, c_row,
+        c_col, n, how, ahead_table, lines,
     ):  # fmt: skip
-        """All cells of one phase in a block, run by run. columns: the taps of a row, of which several may be one."""
+        """All cells of one phase in a block, run by run. columns: the taps of a row, of which several may be one.
+
+        lists: memory for as many lists of taps as there are slots, so that few are made twice.
+        """
         stay_outline()
         d0, d1 = tap_range(axes, depth_cell, in_depth)
+        top, bottom = whole_range(axes + AXIS, step_h, in_rows)
         whole0, whole1 = col0, col1
         outer, inner = images, 1
         if runs != ROWS_OF_CELLS:
             whole0, whole1 = whole_range(axes + 2 * AXIS, step_w, in_cols)
-            outer, inner = 1, images if runs == PARTS_OF_ROWS else 1
-        h0 = h1 = w0 = w1 = -1
+            outer, inner = 1, images
+        for slot in range(slots):
+            put_int(lists + slot * list_bytes, -1)
         for i0 in range(outer):
             for h in range(row0, row1):
-                above, below = tap_range(axes + AXIS, h * step_h, in_rows)
+                above, below = 0, get_int(axes + AXIS)
+                if h < top or h >= bottom:
+                    above, below = tap_range(axes + AXIS, h * step_h, in_rows)
                 w = col0
                 while w < col1:
                     end, left, right = w + 1, 0, columns
                     if whole0 <= w < whole1:
-                        end = end if runs == CELLS_OF_IMAGES else min(whole1, col1)
+                        end = min(whole1, col1)
                     else:
                         left, right = tap_range(axes + 2 * AXIS, w * step_w, in_cols)
-                    if above != h0 or below != h1 or left != w0 or right != w1:
-                        h0, h1, w0, w1 = above, below, left, right
-                        list_taps(table, axes, columns, d0, d1, h0, h1, w0, w1, cuts, cut_bytes)
-                    cells, a_row, c_next = end - w, col_bytes, c_col
+                    slot = lists + (above + 3 * below + 2 * left + 5 * right & slots - 1) * list_bytes
+                    table = slot + 32
+                    if not is_listed(slot, above, below, left, right):
+                        list_taps(table, axes, columns, d0, d1, above, below, left, right, cuts, cut_bytes)
+                    at = area + i0 * image_bytes + (h - row0) * row_bytes + (w - col0) * col_bytes
+                    to = c + i0 * c_image + (h - row0) * c_row + (w - col0) * c_col
+                    cells, a_row, c_next, more, a_more, c_more = end - w, col_bytes, c_col, inner, image_bytes, c_image
                     if runs == CELLS_OF_IMAGES:
-                        cells, a_row, c_next = images, image_bytes, c_image
-                    for i in range(i0, i0 + inner):
+                        cells, a_row, c_next, more, a_more, c_more = images, image_bytes, c_image, end - w, col_bytes, c_col
+                    for i in range(more):
                         tile_run(
-                            cells, area + i * image_bytes + (h - row0) * row_bytes + (w - col0) * col_bytes, table, depth,
-                            a_row, b, term, terms, c + i * c_image + (h - row0) * c_row + (w - col0) * c_col, c_next, n, how,
+                            cells, at + i * a_more, table, depth, a_row, b, term, terms, to + i * c_more, c_next, n, how,
                             ahead_table, lines,
                         )  # fmt: skip
                     w = end
@@ -154,8 +174,8 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
         reach_w, parts_h, parts_w, apart_h, apart_w, part_h, part_w,
         in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
-        n_count, n_padded, terms, phases, phase_table, columns, runs, table_start, cuts, cut_bytes, panels, stream, stretch,
-        ahead_table, lines,
+        n_count, n_padded, terms, phases, phase_table, columns, runs, list_start, list_bytes, slots, cuts, cut_bytes, panels,
+        stream, stretch, ahead_table, lines,
         out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
         target_channel, buffered, buffer_start, buffer_n, redo,
     ):  # fmt: skip
@@ -230,7 +250,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         how = ADDED if c0 > 0 else STREAMED if stream else FRESH
                         tile_block(
                             i1 - i0, h0, row1, w0, col1, d0 * step_d, in_depth, step_h, in_rows, step_w, in_cols, words + AXES,
-                            row_taps, runs, scratch + table_start, cuts, cut_bytes,
+                            row_taps, runs, scratch + list_start, list_bytes, slots, cuts, cut_bytes,
                             area, volume_bytes, base_row, base_col, length, panel, term, terms, cell, c_image, to_h * c_row,
                             to_w * c_cell, n, how, ahead_table, lines,
                         )  # fmt: skip

@@ -176,6 +176,8 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
             masks = strip.masks(first, source_cols, taps)
             wanted = strip.mask(builder.sub(cols, column))
             met = [builder.and_(mask, wanted) for mask in strip.met(first, source_cols, taps)]
+            if stride == 1:
+                masks = met  # as many as there are registers for
             pitch, dy_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
             base = builder.add(source, strip.times(first, SIZE))
             top = builder.add(strip.times(row0, stride), low_h)
@@ -192,12 +194,14 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
                 ahead, dy_ahead = strip.ask_lines(ahead, stride * stride), strip.ask_lines(dy_ahead, 1)
                 totals, cells = flat[: taps * taps], flat[taps * taps :]
                 lines = [cells[a * taps : (a + 1) * taps] for a in range(kept)]
-                lines += [cells_of(builder.add(row, strip.number(j))) for j in range(taps - kept)]
+                if kept:
+                    lines += [cells_of(builder.add(row, strip.number(j))) for j in range(taps - kept)]
                 factor = strip.load(place, False, wanted)
                 highest = builder.sub(row, strip.number(kept))
 
                 def add(values: list[Any], a: int) -> list[Any]:
-                    return [strip.fma_where(met[b], lines[a][b], factor, values[b]) for b in range(taps)]
+                    line = lines[a] if kept else cells_of(builder.add(row, strip.number(a)))
+                    return [strip.fma_where(met[b], line[b], factor, values[b]) for b in range(taps)]
 
                 def add_all(values: list[Any]) -> list[Any]:
                     return [total for a in range(taps) for total in add(values[a * taps : (a + 1) * taps], a)]
