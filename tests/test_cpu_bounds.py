@@ -30,6 +30,7 @@ POOLING = tuple(op for op in warmup.RULES if "pool" in op)
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
     seen = guarded_calls("guarded.py", dtype, side, stores)
     registered = {f"{op}/{kernel.name}" for op in POOLING for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu"}
+    registered -= {f"{op}/crop" for op in POOLING}  # it runs the others, on windows that these do not take
     assert set(seen) == registered
     assert min(seen.values()) >= 50, seen
 

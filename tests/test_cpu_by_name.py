@@ -90,7 +90,7 @@ def random_calls(op: str, dtype: str) -> Iterator[Call]:
 
 @pytest.mark.parametrize("op", [*CONVS, *MAXIMA, *MEANS])
 def test_kernels_are_right_on_all_they_can_run(op: str) -> None:
-    own = [kernel for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu"]
+    own = [kernel for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu" and kernel.name != "crop"]  # see test_crop.py
     ran, slower = dict.fromkeys([kernel.name for kernel in own], 0), 0
     for arguments, keywords in random_calls(op, "float32"):
         with pb.backend("reference"):

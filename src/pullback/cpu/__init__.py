@@ -44,17 +44,21 @@ def _gather_pays(problem: Problem) -> str | None:
 
 
 def _unpacks(problem: Problem) -> str | None:
+    if (refused := ordinary(problem)) is not None:
+        return refused
     most = max(MOST_UNPACKED, 2 * math.prod(problem.input_shape) * problem.dtype.itemsize)
     if least_unpacked_bytes(problem) > most:
         return "it unpacks all that windows reach over, and here that is padding for the most part"
-    return ordinary(problem)
+    return None
 
 
 def _phases_exist(problem: Problem) -> str | None:
+    if (refused := _unpacks(problem)) is not None:
+        return refused
     window = simplified(problem).window
     if any(s > n for s, n in zip(window.stride, window.input_size, strict=True)):
         return "its tables have an entry for every phase of a stride, and a stride is longer than its axis"
-    return _unpacks(problem)
+    return None
 
 
 def _phases_can(problem: Problem) -> str | None:
