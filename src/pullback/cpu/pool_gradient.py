@@ -49,7 +49,7 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
     tables = index_tables(problem)
     stride, dilation = window.stride[-1], window.dilation[-1]
     span = max(1, SPAN_ELEMENTS // channels) if stride < 1 << 20 else 1
-    begins = np.arange(-(-span * channels // MANY) * MANY, dtype=np.int32)  # whole registers of them
+    begins = np.arange(-(-span * channels // MANY) * MANY, dtype=np.int64)  # whole registers of them
     three = in_three(window)
     row_tap = taps // window.kernel[-1] % three.kernel[1]
     # A false winner above or below its plane lies outside the image, unless there are more planes or taps of these.
@@ -60,8 +60,8 @@ def _scatter_tables(problem: Problem, shape: Shape) -> dict[str, Any]:
         "row_cells": np.tile(row_cells, three.output_size[0]) if max(three.input_size[0], three.kernel[0]) > 1 else 0,
         "plane_rows": three.input_size[1],
         "col_first": -window.pad_low[-1] * channels, "col_step": stride * channels, "col_cell": -window.pad_low[-1],
-        "stride": stride, "span": span, "cells": begins // channels * stride,
-        "firsts": begins // channels * (stride * channels) + begins % channels,
+        "stride": stride, "span": span, "cells": (begins // channels * stride).astype(np.int32),
+        "firsts": (begins // channels * (stride * channels) + begins % channels).astype(np.int32),
         "reach": int(tables["tap_base"].max()) + (shape.out_cols * stride - window.pad_low[-1]) * channels,
         "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(window, shape),
     }  # fmt: skip
