@@ -19,6 +19,10 @@ SURELY_THERE = 1 << 30
 def check_room(op: str, shape: tuple[int, ...], item_bytes: int) -> None:
     """MemoryError for an array that this machine cannot hold: before a plan makes tables of its size."""
     count = math.prod(shape) * item_bytes
+    if count == 0:  # NumPy wants even an empty array's other sizes to be countable
+        count = math.prod(size for size in shape if size) * item_bytes
+        if count <= LARGEST_BYTES:
+            return
     if count <= SURELY_THERE:
         return
     if count <= LARGEST_BYTES:

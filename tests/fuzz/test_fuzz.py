@@ -1,8 +1,7 @@
-"""About a minute of fuzzing with a fresh seed, and the proof that the fuzzer finds planted defects, crashes and hangs."""
+"""About a minute of fuzzing, and the proof that the fuzzer finds planted defects, crashes and hangs."""
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ from .shrink import shrink
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its memory is guarded by Linux's mprotect")
 
+SEED = 20261116  # the same cases for everybody; make fuzz draws fresh ones
 SECONDS = 15  # of each part; a part takes longer where kernels are not compiled yet, and where it shrinks a failure
 CONVOLUTIONS = tuple(op for op in OPS if op.startswith("conv"))
 GRADIENTS = tuple(op for op in OPS if "pool_grad" in op)
@@ -38,7 +38,7 @@ PARTS: dict[str, tuple[tuple[str, ...], float]] = {  # ops, and how many of the 
 @pytest.mark.parametrize("part", PARTS)
 def test_random_calls_are_as_the_reference_says(part: str) -> None:
     ops, garbage = PARTS[part]
-    result = campaign.run(secrets.randbelow(2**32), SECONDS, ops=ops, garbage=garbage, most=3, shrink_seconds=20)
+    result = campaign.run(SEED, SECONDS, ops=ops, garbage=garbage, most=3, shrink_seconds=20)
     assert not result.failures, result.summary(ops)
     assert result.statuses["invalid" if garbage else "same"], result.summary(ops)
 

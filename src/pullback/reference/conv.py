@@ -75,5 +75,7 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
         outs, ins = (axis_slices(True, s) for s in problem.window.tap_slices(tap))
         cells = xs[ins].shape[:-2]
         count = int(np.prod(cells, dtype=np.int64))
-        df[t] = _product("pgc,pgm->gcm", xs[ins].reshape(count, g, c), dys[outs].reshape(count, g, m))
+        df[t] += _product(
+            "pgc,pgm->gcm", xs[ins].reshape(count, g, c), dys[outs].reshape(count, g, m)
+        )  # from +0 on, as all sums
     return _store_filter(problem, df)
