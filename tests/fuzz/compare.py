@@ -110,7 +110,7 @@ def within_norm(
             return "values", _shown(counted & ~np.isfinite(a), a, exact)
         off = norm(a[counted] - exact[counted])
         size = norm(absolute[counted])
-        # What falls below the smallest number: stated by docs/cpu.md for each channel and set of taps, so for each term at the most.
+        # What falls below the smallest number: docs/cpu.md states it for each channel and set of taps, so at most for each term.
         lost = np.sqrt(counted.sum()) * (float(info.smallest_subnormal) + 2**17 * terms * float(sums.smallest_subnormal))
         bound = error * (size if scale is None else max(size, scale)) + lost
         if found.dtype.itemsize == 2:
