@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +85,52 @@ for dtype in (np.float32, np.float64, np.float16):
 )
 def test_narrower_registers_give_the_same_results(width: int, layout: str) -> None:
     run_python(NARROW, str(width), layout, timeout=600, PULLBACK_VECTOR_BYTES=str(width))
+
+
+# Loads and stores under masks touch their first place here, also where no lane is set: a place outside of its array crashes. On
+# bare machines it costs time only, but up to a hundred times as much where a page is not there.
+TOUCHING = """
+import ctypes, mmap
+import numpy as np
+import pullback as pb
+from llvmlite import ir
+from pullback.cpu import matrix
+from pullback.cpu.kernels import vector_memory
+from pullback.cpu.kernels.vectors import I8, pointer
+
+def touching(function):
+    def touched(builder, address, *rest):
+        for operation in ("add", "sub"):  # what changes nothing LLVM would leave out
+            builder.atomic_rmw(operation, pointer(builder, address, I8), ir.Constant(I8, 1), "seq_cst")
+        return function(builder, address, *rest)
+    return touched
+
+vector_memory.masked_load, vector_memory.masked_store = map(touching, (vector_memory.masked_load, vector_memory.masked_store))
+protect = ctypes.CDLL(None, use_errno=True).mprotect
+protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+AROUND = 16 << 20  # bytes that cannot be touched, on both sides
+
+def alone(shape, dtype, above):
+    count = int(np.prod(shape)) * dtype.itemsize
+    pages = -(-count // mmap.PAGESIZE) * mmap.PAGESIZE
+    area = np.frombuffer(mmap.mmap(-1, 2 * AROUND + pages), np.uint8)
+    for start in (0, AROUND + pages):
+        assert protect(area.ctypes.data + start, AROUND, 0) == 0
+    start = AROUND + (pages - count if above else 0)
+    return area[start : start + count].view(dtype).reshape(shape)
+
+sizes = (1, 3, 15, 16, 17, 33, 64, 65, 80)
+shapes = [(rows, cols) for rows in sizes for cols in sizes] + [(5000, 3), (3, 5000), (2, 4000, 17)]
+for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+    for above in (True, False):
+        for shape in shapes:
+            source = alone(shape, dtype, above)
+            source[...] = np.arange(source.size).reshape(shape)
+            matrix.new_array = lambda shape, dtype: alone(shape, dtype, above)
+            assert np.array_equal(matrix.transposed(source), source.swapaxes(-1, -2)), shape
+"""
+
+
+@linux_only
+def test_transposes_address_nothing_outside_even_under_masks(tmp_path: Path) -> None:
+    run_python(TOUCHING, PULLBACK_CACHE_DIR=str(tmp_path))

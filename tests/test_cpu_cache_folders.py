@@ -35,6 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_folder(tmp_path / RECENT, 3)
     make_folder(tmp_path / "photographs", 400)
     (tmp_path / ("0" * 20)).write_text("a file of such a name")
+    (tmp_path / ("1" * 20)).symlink_to(tmp_path / "photographs")
     return tmp_path
 
 

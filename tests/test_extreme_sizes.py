@@ -57,7 +57,7 @@ def test_a_stride_without_a_second_window_says_nothing(each_backend: str) -> Non
     ids=str,
 )
 def test_windows_far_beyond_their_input_take_no_memory(keywords: dict[str, Any]) -> None:
-    """A plan would make room for all that they span: kernels of convolution say that they cannot, and the reference answers."""
+    """Plans make no room for what lies between windows; kernels of pooling that would say that they cannot."""
     x, f = np.arange(20.0).reshape(1, 5, 4), np.ones((2, 1, 4))
     with pb.backend("reference"):
         y, winners = pb.max_pool(x, 2, return_winners=True, **keywords)
@@ -73,11 +73,9 @@ def test_windows_far_beyond_their_input_take_no_memory(keywords: dict[str, Any])
         with pb.backend("reference"):
             expected = getattr(pb, op)(*arguments, **options)
         with pb.backend("cpu"):
-            explained = str(pb.explain(op, *arguments, **options))
+            if op.startswith("conv"):
+                assert pb.explain(op, *arguments, **options).chosen.backend == "cpu", op
             np.testing.assert_array_equal(getattr(pb, op)(*arguments, **options), expected, op)
-        if op.startswith("conv"):
-            assert "its windows span" in explained
-            assert "runs      reference/taps" in explained
 
 
 @pytest.mark.parametrize("padding", [1, "same"])

@@ -65,7 +65,8 @@ class Problem:
             object.__setattr__(self, "window", replace(window, stride=strides))
         item = self.dtype.itemsize
         check_room(self.op, self.input_shape, item)
-        check_room(self.op, self.output_shape, max(item, 8) if self.return_indices else item)
+        beside = 8 if self.return_indices else self.winner_dtype.itemsize if self.return_winners else 0
+        check_room(self.op, self.output_shape, max(item, beside))
         if self.op == "conv_grad_filter":
             check_room(self.op, self.filter_shape, item)
 

@@ -47,8 +47,8 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "max_pool_jvp": (*PLACE, "ties", "nan"),
     "max_pool_jvp_from_indices": ("layout", "storage_order"),
     "max_pool_jvp_from_winners": (*PLACE, "nan"),
-    "avg_pool": (*PLACE, "count_include_pad"),
-    "avg_pool_grad": (*PLACE, "count_include_pad"),
+    "avg_pool": (*PLACE, "count_include_pad", "divisor"),
+    "avg_pool_grad": (*PLACE, "count_include_pad", "divisor"),
 }
 
 
@@ -73,6 +73,7 @@ class Case:
     ties: str = "first"
     nan: str = "propagate"
     count_include_pad: bool = False
+    divisor: int | None = None
     storage_order: int = 0
     returns: str = "values"
     output_padding: Any = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 import pullback as pb
+from pullback.cpu.plan_cache import release_plans
 from pullback.registry import CPU, kernels_for
 
 from . import compare
@@ -165,15 +165,6 @@ def _one_cpu(number: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def forget_plans() -> None:
-    """Plans hold tables, which guarded memory must see made. The caches without bound hold compiled code: they stay."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("pullback.cpu"):
-            for value in list(vars(module).values()):
-                if hasattr(value, "cache_parameters") and value.cache_parameters()["maxsize"] is not None:
-                    value.cache_clear()
-
-
 def _call(case: Case, variables: dict[str, Any], threads: int | None) -> tuple[Any, BaseException | None, str | None]:
     """Value, or exception, and the name of the kernel that was to run."""
     chosen: str | None = None
@@ -193,11 +184,11 @@ def _call(case: Case, variables: dict[str, Any], threads: int | None) -> tuple[A
                 chosen = explanation.chosen.name if explanation.chosen.backend == CPU else "reference"
         if not case.guard:
             return *evaluate(source, variables), chosen
-        forget_plans()
+        release_plans()  # their tables lie in guarded memory too, which is for one call
         with guarded_memory.bare_block(case.guard) as memory:
             guarded = variables | {name: memory.copy(variables[name]) for name in case.arrays()}
             value, error = evaluate(source, guarded)
-        forget_plans()
+        release_plans()
         try:
             memory.check()
         except AssertionError as stray:

@@ -151,7 +151,8 @@ class Draw:
             place["stride"] = None
         return Case(
             op, window=window, **made, **place, ties=self.one(("first", "last")), nan=self.one(("propagate", "ignore")),
-            count_include_pad=self.sometimes(0.5), storage_order=self.number(0, 1),
+            count_include_pad=self.sometimes(0.4), divisor=self.number(1, 20) if self.sometimes(0.1) else None,
+            storage_order=self.number(0, 1),
             returns=self.one(("values", "indices", "winners")), source=self.one(("true", "true", "any", "narrow", "wrong")),
         )  # fmt: skip
 

@@ -35,7 +35,7 @@ ARRAYS = (
     "np.zeros(a.shape + (1,), a.dtype)", "np.zeros((0,) * a.ndim, a.dtype)",
 )  # fmt: skip
 GARBAGE: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("stride", "dilation", "window", "groups", "output_padding", "storage_order"), NUMBERS),
+    **dict.fromkeys(("stride", "dilation", "window", "groups", "output_padding", "storage_order", "divisor"), NUMBERS),
     **dict.fromkeys(("layout", "rounding", "ties", "nan", "count_include_pad", "return_indices", "return_winners"), WORDS),
     "padding": PADDINGS,
     **dict.fromkeys(("input_shape", "filter_shape", "output_shape"), SHAPES),

@@ -1,7 +1,8 @@
 """The cpu backend: kernels in Python compiled to vector instructions, run on a thread pool of our own.
 
-kernels/ (the sources) · machine (what this CPU is) · compiler (object code, disk cache) · threads (the pool) · plan (a kernel with
-its arguments) · pool, pool_tables (pooling) · conv, conv_sweep, winograd (convolution).
+kernels/ (the sources) · machine (what this CPU is) · compiler (object code), kept_code (on disk) · threads (the pool) · memory,
+recycling (results) · plan, plan_cache (a kernel with its arguments) · pool, pool_tables (pooling) · conv, conv_sweep, winograd
+(convolution).
 """
 
 from __future__ import annotations

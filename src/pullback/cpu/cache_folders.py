@@ -39,7 +39,8 @@ def cache_folders() -> list[CacheFolder]:
     """All of them, the one in use and what is left of broken removals included."""
     found = []
     with suppress(OSError):
-        found = sorted(path for path in cache_directory().iterdir() if OWN_NAME.fullmatch(path.name) and path.is_dir())
+        named = [path for path in cache_directory().iterdir() if OWN_NAME.fullmatch(path.name)]
+        found = sorted(path for path in named if path.is_dir() and not path.is_symlink())
     return [folder for path in found if (folder := _look(path)) is not None]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from pullback.cpu.conv_sweep import lies_far
 from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.matrix import transposed
 from pullback.cpu.memory import new_array
-from pullback.cpu.refusals import in_reach
+from pullback.cpu.plan_cache import planned
+from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
@@ -88,7 +89,7 @@ def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
     return target
 
 
-@lru_cache(maxsize=1024)
+@planned
 def _by_taps(problem: Problem) -> bool:
     return problem.window.tap_count > 1 and lies_far(problem.window)
 
@@ -142,7 +143,7 @@ def turned(problem: Problem, source: Array, filter: Array) -> Array:
 def can_turn(problem: Problem) -> str | None:
     if problem.layout != "channels_first":
         return "it turns images from channels_first, and these lie in channels_last"
-    return in_reach(problem)
+    return ordinary(problem)
 
 
 def worth_turning(problem: Problem) -> str | None:
@@ -160,7 +161,7 @@ def worth_turning(problem: Problem) -> str | None:
 def register() -> None:
     for op in ("conv", "conv_grad_input"):
         add_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan), pays=prefers_pointwise)
-        add_kernel(op, CPU, "cells", in_reach, partial(run_sweep, cells_plan), pays=few_channels)
+        add_kernel(op, CPU, "cells", ordinary, partial(run_sweep, cells_plan), pays=few_channels)
         add_kernel(op, CPU, "turned", can_turn, turned, pays=worth_turning)
-        add_kernel(op, CPU, "direct", in_reach, partial(run_sweep, direct_plan))
-    add_kernel("conv_grad_filter", CPU, "direct", in_reach, direct_filter)
+        add_kernel(op, CPU, "direct", ordinary, partial(run_sweep, direct_plan))
+    add_kernel("conv_grad_filter", CPU, "direct", ordinary, direct_filter)

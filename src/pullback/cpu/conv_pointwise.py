@@ -29,7 +29,7 @@ from pullback.cpu.memory import SMALLEST
 from pullback.cpu.plan import make_plan
 from pullback.cpu.plan_cache import planned
 from pullback.cpu.pool_common import streams
-from pullback.cpu.refusals import in_reach
+from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 
 BLOCK_BYTES = 192 << 10  # of source cells in scratch
@@ -48,7 +48,7 @@ def takes_pointwise(problem: Problem) -> str | None:
         return "it is for windows of one cell with stride 1 and no padding"
     if problem.dtype.name not in ("float32", "float64"):
         return "it writes sums as they are, and these must be narrowed"
-    return in_reach(problem)
+    return ordinary(problem)
 
 
 def prefers_pointwise(problem: Problem) -> str | None:

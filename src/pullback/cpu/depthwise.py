@@ -16,7 +16,7 @@ from pullback.cpu.conv_sweep import lies_far, settled
 from pullback.cpu.depthwise_cells import FilterPlans
 from pullback.cpu.memory import new_array
 from pullback.cpu.plan_cache import planned
-from pullback.cpu.refusals import in_reach
+from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
@@ -116,7 +116,7 @@ def _each(problem: Problem) -> tuple[int, int]:
 def _depthwise_can(problem: Problem) -> str | None:
     if _each(problem) != (1, 1):
         return "it is for groups of one channel in and one out, not {} and {}".format(*_each(problem))
-    return in_reach(problem)
+    return ordinary(problem)
 
 
 def _several_groups(problem: Problem) -> str | None:
@@ -152,4 +152,4 @@ def register() -> None:
     runs: dict[str, Any] = {"conv": conv, "conv_grad_input": conv_grad_input, "conv_grad_filter": conv_grad_filter}
     for op, run in runs.items():
         add_kernel(op, CPU, "depthwise", _depthwise_can, run, pays=_several_groups)
-        add_kernel(op, CPU, "grouped", in_reach, partial(run), pays=_grouped_pays)
+        add_kernel(op, CPU, "grouped", ordinary, partial(run), pays=_grouped_pays)

@@ -10,7 +10,7 @@ from pullback.cpu.addresses import address_of
 from pullback.cpu.filter_memory import in_known_order
 from pullback.cpu.memory import new_array
 from pullback.cpu.plan_cache import planned
-from pullback.cpu.refusals import in_reach
+from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd_cost import unpaid
 from pullback.cpu.winograd_gradient import gradient_plans
 from pullback.cpu.winograd_mend import mend_filter, mend_sweep, odd_channels, too_many
@@ -69,7 +69,7 @@ def can(problem: Problem) -> str | None:
     """Why not, in words."""
     if current_precision() == "exact":
         return 'its transforms err by more than plain sums do, and precision "exact" asks for those'
-    refused = in_reach(problem)
+    refused = ordinary(problem)
     if refused is not None:
         return refused
     problem = _as_read(problem)
