@@ -10,7 +10,7 @@ import numpy as np
 from cpu_calls import LAYOUTS, shaped
 
 import pullback as pb
-from pullback.cpu.machine import machine
+from pullback.cpu.engine.machine import machine
 
 CONV_OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (
@@ -69,7 +69,7 @@ def small_calls(dtype: Any = np.float32) -> Iterator[Call]:
 def forget_conv_plans() -> None:
     """Let the next call make its plan anew."""
     for name, module in sorted(sys.modules.items()):
-        if name.startswith("pullback.cpu.conv"):
+        if name.startswith("pullback.cpu.conv.ops"):
             for value in vars(module).values():
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()

@@ -19,7 +19,7 @@ from guarded_memory import Memory, bare_memory
 
 import pullback as pb
 from pullback import cpu
-from pullback.cpu.machine import machine
+from pullback.cpu.engine.machine import machine
 from pullback.registry import kernels_for
 
 WINDOWS: tuple[dict[str, Any], ...] = (

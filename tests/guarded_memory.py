@@ -12,8 +12,8 @@ from unittest import mock
 
 import numpy as np
 
-from pullback.cpu import memory as results
-from pullback.cpu import threads
+from pullback.cpu.engine import memory as results
+from pullback.cpu.engine import threads
 
 PAGE, MARK, NO_ACCESS = mmap.PAGESIZE, 0xA5, 0
 

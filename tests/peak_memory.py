@@ -9,7 +9,7 @@ from typing import Any
 from cpu_calls import as_tuple
 
 import pullback as pb
-from pullback.cpu import threads
+from pullback.cpu.engine import threads
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

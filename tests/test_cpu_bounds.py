@@ -11,7 +11,7 @@ import pytest
 from cpu_calls import guarded_calls, run_python, run_script
 from guarded_memory import Memory
 
-from pullback.cpu import warmup
+from pullback.cpu.engine import warmup
 from pullback.registry import kernels_for
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
@@ -58,7 +58,7 @@ def test_the_mark_catches_one_byte(side: str, step: int) -> None:
 NARROW = """
 from cpu_calls import assert_close, bits, pool_calls, reals, shaped
 import sys, numpy as np, pullback as pb
-from pullback.cpu.machine import machine
+from pullback.cpu.engine.machine import machine
 width, layout = int(sys.argv[1]), sys.argv[2]
 assert machine().vector_bytes == width
 for dtype in (np.float32, np.float64, np.float16):
@@ -94,9 +94,9 @@ import ctypes, mmap
 import numpy as np
 import pullback as pb
 from llvmlite import ir
-from pullback.cpu import matrix
-from pullback.cpu.kernels import vector_memory
-from pullback.cpu.kernels.vectors import I8, pointer
+from pullback.cpu.conv.ops import transpose as matrix
+from pullback.cpu.simd import masked_memory as vector_memory
+from pullback.cpu.simd.vectors import I8, pointer
 
 def touching(function):
     def touched(builder, address, *rest):

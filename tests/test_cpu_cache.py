@@ -14,8 +14,8 @@ import pytest
 from cpu_calls import finish, reals, run_python, start_python
 
 import pullback as pb
-from pullback.cpu import compiler, object_files
-from pullback.cpu.compiler import Variant
+from pullback.cpu.engine import compiler, object_files
+from pullback.cpu.engine.compiler import Variant
 
 VARIANT = Variant("threading_loop", "lead")  # the quickest to compile
 
@@ -24,7 +24,7 @@ USE = """
 import hashlib, sys
 import numpy as np
 import pullback as pb
-from pullback.cpu import compiler
+from pullback.cpu.engine import compiler
 x = np.random.default_rng(0).standard_normal((2, 9, 11, 40)).astype(np.float32)
 with pb.backend("cpu"):
     y = pb.avg_pool(x, 2)
@@ -123,7 +123,7 @@ SETTINGS = {
 }
 COMPILE = """
 import sys
-from pullback.cpu.compiler import Variant, cache_folder, code
+from pullback.cpu.engine.compiler import Variant, cache_folder, code
 if "assigned" in sys.argv:
     import numba
     config = numba.core.config
@@ -252,7 +252,7 @@ def test_a_new_shape_never_compiles() -> None:
 @pytest.mark.parametrize("width", ["8", "wide", "-16"])
 def test_a_bad_register_width_is_named(width: str) -> None:
     code = """
-from pullback.cpu.machine import machine
+from pullback.cpu.engine.machine import machine
 try:
     machine()
 except ValueError as error:

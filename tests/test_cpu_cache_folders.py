@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pullback.cli import main
-from pullback.cpu import cache_folders, compiler
+from pullback.cpu.engine import cache_folders, compiler
 
 OLD, RECENT = "0" * 19 + "a", "0" * 19 + "b"
 

@@ -13,7 +13,8 @@ from cpu_calls import LAYOUTS, guarded_calls, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
-from pullback.cpu import conv_direct, conv_pointwise
+from pullback.cpu.conv.ops import direct as conv_direct
+from pullback.cpu.conv.ops import pointwise as conv_pointwise
 from pullback.registry import kernels_for
 
 DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own
@@ -193,7 +194,7 @@ def test_no_convolution_leaves_its_arrays(dtype: str, side: str) -> None:
 NARROW = """
 import sys, numpy as np, pullback as pb
 from conv_calls import small_calls
-from pullback.cpu.machine import machine
+from pullback.cpu.engine.machine import machine
 assert machine().vector_bytes == int(sys.argv[1])
 for op, arguments, keywords in small_calls():
     with pb.backend("reference"):

@@ -12,9 +12,9 @@ import pytest
 from cpu_calls import LAYOUTS, run_python, shaped
 
 import pullback as pb
-from pullback.cpu import threads
-from pullback.cpu.plan import Plan
-from pullback.cpu.winograd_gradient import gradient_plans
+from pullback.cpu.engine import threads
+from pullback.cpu.engine.plan import Plan
+from pullback.cpu.winograd.filter_gradient import gradient_plans
 from pullback.registry import kernels_for
 
 MIB = 1024  # kilobytes

@@ -12,8 +12,8 @@ from conv_calls import lanes
 from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
-from pullback.cpu import depthwise_cells
-from pullback.cpu.machine import machine
+from pullback.cpu.depthwise.ops import cells as depthwise_cells
+from pullback.cpu.engine.machine import machine
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (

@@ -10,7 +10,7 @@ from cases import LAYOUTS
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
-from pullback.cpu.filter_memory import IN_LAST, TAPS_FIRST, TAPS_LAST, FilterOrder, in_known_order, memory_axes
+from pullback.cpu.conv.filter_order import IN_LAST, TAPS_FIRST, TAPS_LAST, FilterOrder, in_known_order, memory_axes
 from pullback.ops.explain import PREPARE
 
 ORDERS = (TAPS_FIRST, TAPS_LAST, IN_LAST)

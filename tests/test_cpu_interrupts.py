@@ -14,7 +14,8 @@ PREPARE = """
 import gc, os, random, signal, subprocess, sys, threading, time
 import numpy as np
 import pullback as pb
-from pullback.cpu import memory, threads
+from pullback.cpu.engine import memory
+from pullback.cpu.engine import threads
 from pullback.settings import current_precision
 
 lost = []  # exceptions that ended in a finaliser
@@ -61,7 +62,7 @@ def all_workers_work(count=3):
     assert len(alive) == count - 1, alive
 
 def lent():
-    from pullback.cpu import recycling
+    from pullback.cpu.engine import recycling
     gc.collect()
     return int(memory._shelf().words[recycling.LENT])
 """

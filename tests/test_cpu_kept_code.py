@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from cpu_calls import run_python
 
-from pullback.cpu import compiler, kept_code
-from pullback.cpu.compiler import Variant
-from pullback.cpu.object_files import is_loadable
+from pullback.cpu.engine import compiler, kept_code
+from pullback.cpu.engine.compiler import Variant
+from pullback.cpu.engine.object_files import is_loadable
 
 VARIANT = Variant("threading_loop", "lead")  # the quickest to compile
 
@@ -137,8 +137,8 @@ def test_a_whole_file_with_other_code(change: Callable[[bytes], bytes], file: Pa
 # Every byte that LLVM reads in order to find its way is changed in turn. What is still taken for loadable must not end the process.
 DAMAGE = """
 import pathlib, random, sys
-from pullback.cpu.compiler import _link
-from pullback.cpu.object_files import is_loadable
+from pullback.cpu.engine.compiler import _link
+from pullback.cpu.engine.object_files import is_loadable
 import json
 header, code = pathlib.Path(sys.argv[1]).read_bytes().split(b"\\n", 2)[1:]
 header, chance = json.loads(header), random.Random(0)

@@ -15,7 +15,8 @@ from conv_calls import CONV_OPS, conv_arguments, lanes
 from cpu_calls import LAYOUTS
 
 import pullback as pb
-from pullback.cpu import compiler, warmup, winograd
+from pullback.cpu.engine import compiler, warmup
+from pullback.cpu.winograd.ops import ops as winograd
 from pullback.ops.explain import PREPARE
 from pullback.reference import conv as reference_conv
 from pullback.registry import kernels_for

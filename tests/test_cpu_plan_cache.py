@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.cpu import plan_cache
-from pullback.cpu.plan_cache import kept_bytes, planned
+from pullback.cpu.engine import plan_cache
+from pullback.cpu.engine.plan_cache import kept_bytes, planned
 
 MIB = 1 << 20
 

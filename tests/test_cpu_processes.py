@@ -8,14 +8,14 @@ import sys
 import pytest
 from cpu_calls import run_python
 
-from pullback.cpu import warmup
+from pullback.cpu.engine import warmup
 
 # Shared by the scripts below: an answer of the pool (5 threads, many pieces) held against the one computed beforehand.
 PREPARE = """
 import os, sys, threading, time
 import numpy as np
 import pullback as pb
-from pullback.cpu import threads
+from pullback.cpu.engine import threads
 x = np.random.default_rng(0).standard_normal((4, 24, 61, 67)).astype(np.float32)
 options = {"stride": 1, "layout": "channels_first"}
 dy = np.ones((4, 24, 59, 66), np.float32)
@@ -218,7 +218,7 @@ start = time.perf_counter()
 with pb.backend("cpu"), pb.threads(2):
     pb.max_pool_grad(pb.max_pool(x, 2), x, 2)
 seconds = time.perf_counter() - start
-from pullback.cpu import compiler
+from pullback.cpu.engine import compiler
 assert "numba" not in sys.modules
 assert compiler.compilations == 0
 print(seconds)

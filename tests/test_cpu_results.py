@@ -14,8 +14,9 @@ import pytest
 from cpu_calls import run_python
 
 import pullback as pb
-from pullback.cpu import matrix, memory, recycling, roofs
-from pullback.cpu.addresses import address_of
+from pullback.cpu.conv.ops import transpose as matrix
+from pullback.cpu.engine import memory, recycling, roofs
+from pullback.cpu.engine.addresses import address_of
 
 BIG = (1 << 18,)
 F4 = np.dtype(np.float32)

@@ -12,7 +12,7 @@ import os, random, sys, threading, time
 import numpy as np
 import pullback as pb
 from cpu_calls import LAYOUTS, assert_close, pool_calls, reals, shaped
-from pullback.cpu import threads
+from pullback.cpu.engine import threads
 
 END = time.monotonic() + float(sys.argv[1])
 answers = forks = 0

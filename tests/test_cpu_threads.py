@@ -16,8 +16,8 @@ from cpu_calls import LAYOUTS, Answer, assert_close, bits, pool_calls, reals, sh
 
 import pullback as pb
 from pullback import settings
-from pullback.cpu import system, threads
-from pullback.cpu.compiler import Variant, code
+from pullback.cpu.engine import system, threads
+from pullback.cpu.engine.compiler import Variant, code
 from pullback.registry import kernels_for
 
 

@@ -13,8 +13,8 @@ from cpu_calls import forget_plans, run_python
 import pullback as pb
 from pullback import ort, registry, tfjs
 from pullback.cli import main, warmup_command
-from pullback.cpu import compiler, warmup
-from pullback.cpu.machine import machine
+from pullback.cpu.engine import compiler, warmup
+from pullback.cpu.engine.machine import machine
 
 NO_NUMBA = """
 import importlib.util, sys
@@ -89,7 +89,7 @@ def test_the_command_in_several_processes(tmp_path: Path) -> None:
     code = """
 import sys
 from pullback.cli import main
-from pullback.cpu import warmup
+from pullback.cpu.engine import warmup
 if __name__ == "__main__":
     warmup.RULES = {"avg_pool": (None,)}
     sys.exit(main(["warmup", "--dtype", "float32", "--dtype", "float64", "--jobs", sys.argv[1]]))

@@ -287,7 +287,9 @@ def installed_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.parametrize("first", ["pullback", "pullback.cpu", "pullback.cpu.warmup", "pullback.reference", "pullback.tfjs"])
+@pytest.mark.parametrize(
+    "first", ["pullback", "pullback.cpu", "pullback.cpu.engine.warmup", "pullback.reference", "pullback.tfjs"]
+)
 def test_an_installed_plugin_is_found_and_used(installed_plugin: Path, first: str) -> None:
     """Whichever module of the package is imported first."""
     result = run_python(f"import {first}\n{USE_THE_PLUGIN}", installed_plugin, "-W", "error")

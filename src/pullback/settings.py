@@ -147,7 +147,7 @@ def release_memory() -> int:
 
     That is the memory of results, at most 256 MiB, the threads' working memory, a few MiB each, and the tables of plans, 64 MiB.
     """
-    from pullback.cpu import memory, plan_cache, threads
+    from pullback.cpu.engine import memory, plan_cache, threads
 
     released = memory.release_memory() + threads.release_scratch() + plan_cache.release_plans()
     memory.trim()

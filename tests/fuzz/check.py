@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 import pullback as pb
-from pullback.cpu.plan_cache import release_plans
+from pullback.cpu.engine.plan_cache import release_plans
 from pullback.registry import CPU, kernels_for
 
 from . import compare

@@ -10,7 +10,7 @@ from typing import Any
 from pullback.bench.cases import Task, bytes_moved, bytes_written, flop
 from pullback.bench.peers.base import Prepared
 
-ROOFS = "pullback.cpu.roofs"
+ROOFS = "pullback.cpu.engine.roofs"
 COPY, WRITES = "limit: copy", "limit: writes"
 
 

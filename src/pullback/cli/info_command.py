@@ -13,7 +13,7 @@ from pullback.cli.console import size_text
 from pullback.ops.explain import PREPARE
 
 if TYPE_CHECKING:
-    from pullback.cpu.cache_folders import CacheFolder
+    from pullback.cpu.engine.cache_folders import CacheFolder
 
 PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich")
 
@@ -70,8 +70,8 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_lines() -> list[tuple[str, str]]:
-    from pullback.cpu import cache_folders, compiler
-    from pullback.cpu.machine import machine
+    from pullback.cpu.engine import cache_folders, compiler
+    from pullback.cpu.engine.machine import machine
 
     here = machine()
     names = {name[1:] for name in here.features.split(",") if name.startswith("+")}

@@ -24,7 +24,7 @@ def check_environment() -> None:
     settings.current_precision()
     registry.default_backend()
     if registry.why_unavailable(registry.CPU) is None:
-        from pullback.cpu.machine import machine
+        from pullback.cpu.engine.machine import machine
 
         machine()
 

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if jobs < 1:
         print(f"pullback warmup: --jobs is {jobs}; it must be at least 1", file=sys.stderr)
         return 2
-    from pullback.cpu import compiler, warmup
+    from pullback.cpu.engine import compiler, warmup
 
     folder = compiler.cache_folder()
     if not compiler.is_kept():
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prune(days: float) -> int:
-    from pullback.cpu import cache_folders, compiler
+    from pullback.cpu.engine import cache_folders, compiler
 
     if not days >= 0:
         print(f"pullback warmup: --prune is {days:g}; it must be a number of days, 0 or more", file=sys.stderr)
@@ -88,7 +88,7 @@ def _prune(days: float) -> int:
 
 def _results(tasks: Sequence[Any], jobs: int) -> Generator[tuple[str, int], None, None]:
     """(label, kernels compiled) of each task as it ends."""
-    from pullback.cpu import warmup
+    from pullback.cpu.engine import warmup
 
     if min(jobs, len(tasks)) <= 1:
         for task in tasks:

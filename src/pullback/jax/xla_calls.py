@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pullback
-from pullback.cpu.memory import results_in
+from pullback.cpu.engine.memory import results_in
 from pullback.rules import Array
 from pullback.settings import Blocks, under
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from pullback.cpu.matrix import transposed
+from pullback.cpu.conv.transpose import transposed
 from pullback.rules import Array
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -36,7 +36,7 @@ def share_threads(on: bool = True) -> bool:
     """Run our jobs on PyTorch's threads, or (on=False) on our own again; whether they are shared now."""
     if why_unavailable(CPU) is not None:
         return False
-    from pullback.cpu import team, threads
+    from pullback.cpu.engine import team, threads
 
     library = openmp_library() if on else None
     threads.use_team(None if library is None else team.Team(library, torch.get_num_threads))

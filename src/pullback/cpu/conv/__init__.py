@@ -1,0 +1,1 @@
+"""Dense convolution and its gradients: plans, and kernels beside them."""

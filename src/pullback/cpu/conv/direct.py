@@ -1,0 +1,201 @@
+"""Plans of the direct convolution kernel (conv and conv_grad_input): the packed filter's panels, blocks that fit the caches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pullback.cpu.conv.common import (
+    LINE,
+    PIECES,
+    ConvPlan,
+    even_parts,
+    lanes_of,
+    lines_ahead,
+    moved_bytes,
+    pack_plan,
+    panel_terms,
+    phase_words,
+    stretch_of,
+    sweep_arguments,
+    tile_rows,
+    wide_of,
+    work_of,
+)
+from pullback.cpu.conv.filter_order import FilterOrder
+from pullback.cpu.conv.sweep import Sweep, sweep_of
+from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.memory import SMALLEST
+from pullback.cpu.engine.plan import make_plan
+from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.pool.common import streams
+from pullback.problem import Problem
+
+ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2  # see kernels/conv_direct.py
+SLOTS, SLOT_BYTES = 8, 4 << 10  # lists of taps that are kept, a power of two of them; the longest of which there are several
+IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a sweep is cut into pieces, and its sums into blocks of channels."""
+
+    images: int
+    rows: int
+    cols: int
+    channels: int
+    ranges: int
+    range_blocks: int
+    by_images: bool
+
+
+def _runs_over_images(sweep: Sweep) -> bool:
+    """Such runs need no padding: they pay where many taps of short rows would meet none."""
+    return sweep.images >= IMAGE_RUN and sweep.axes[2].taps_met() < 0.98
+
+
+def taps_met(sweep: Sweep) -> float:
+    """The share of its products that the kernel makes: taps above, below and beside the source are left out, but not in a run."""
+    d, h, w = (axis.taps_met() for axis in sweep.axes)
+    return d * h * (w if _runs_over_images(sweep) else 1.0)
+
+
+def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
+    """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
+    wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
+    d, h, w = sweep.axes
+    taps = sweep.most_taps
+    channels = even_parts(sweep.source_channels, max(v, l2 // 5 // (taps * 2 * v * wide)), v)
+    place = channels * wide
+    depth = d.places(1)
+
+    def area(images: int, rows: int, cols: int) -> int:
+        made = images * rows * h.target_step * cols * w.target_step * d.target_step * 2 * v * wide if buffered else 0
+        return images * depth * h.kept_places(rows) * w.kept_places(cols) * place + made
+
+    budget = l2 * 2 // 5
+    by_images = _runs_over_images(sweep)
+    images = even_parts(sweep.images, 14) if by_images else 1
+    cols = w.bases
+    while cols > 14 and area(images, 1, cols) > budget:
+        cols = even_parts(w.bases, cols // 2, 14)
+    rows = h.bases
+    while rows > 1 and area(images, rows, cols) > budget:
+        rows = even_parts(h.bases, rows - 1)
+    if not by_images and rows == h.bases and cols == w.bases:
+        while images < sweep.images and area(images + 1, rows, cols) <= budget:
+            images += 1
+        images = even_parts(sweep.images, images)
+    n_blocks = -(-sweep.target_channels // (2 * v))
+
+    def pieces() -> int:
+        return -(-sweep.images // images) * d.bases * -(-h.bases // rows) * -(-w.bases // cols) * sweep.groups
+
+    # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
+    while pieces() < PIECES and images * rows * cols > 96 and not by_images:
+        if images > 1:
+            images = even_parts(sweep.images, images - 1)
+        elif rows > 1:
+            rows = even_parts(h.bases, rows - 1)
+        elif cols > 96:
+            cols = even_parts(w.bases, max(84, cols // 2), 14)
+        else:
+            break
+    range_blocks = n_blocks
+    while pieces() * -(-n_blocks // range_blocks) < PIECES and range_blocks > 4:
+        range_blocks = even_parts(n_blocks, range_blocks - 1)
+    return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
+
+
+@planned
+def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
+    """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
+    sweep = sweep_of(problem)
+    size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
+    last = problem.layout == "channels_last"
+    buffered = not last or size != wide
+    blocks = choose_blocks(problem, sweep, buffered)
+    rows, terms, starts = panel_terms(sweep, blocks.channels)
+    given = sweep_arguments(problem, sweep)
+    s_cell, s_row, s_plane, s_image = (given[f"source_{name}"] for name in ("cell", "row", "plane", "image"))
+    d, h, w = sweep.axes
+    one_block = blocks.channels == sweep.source_channels
+    in_place = not buffered and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
+    low = [axis.low for axis in sweep.axes]
+    counts = (1, blocks.rows, blocks.cols)
+    grid = [1] * 3 if in_place else [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
+    if not last:
+        grid[2] = 1  # channels_first rows are transposed whole, which is quicker than picking cells
+    reach = [(axis.high - low[i]) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
+    hop = [axis.source_step // grid[i] if counts[i] > 1 else 0 for i, axis in enumerate(sweep.axes)]
+    # Cells of taps that lie far apart are packed tap by tap.
+    apart, parts, tap_grid = [0, 0, 0], [1, 1, 1], list(grid)
+    for i, axis in enumerate(sweep.axes):
+        if not in_place and i > 0 and axis.lies_apart(counts[i]):
+            parts[i], apart[i] = len(axis.phases[0].taps), abs(axis.phases[0].offsets.step)
+            grid[i], tap_grid[i], reach[i], hop[i] = axis.source_step, apart[i], 1, int(counts[i] > 1)
+    part_places = [(count - 1) * hop[i] + reach[i] for i, count in enumerate(counts)]
+    if in_place:
+        place, line, plane, volume = s_cell, s_row, s_plane, s_image
+    else:
+        place = blocks.channels * wide
+        if hop[2] * place % 1024 == 0:
+            place += LINE  # the rows of a tile would share a few sets of the first-level cache
+        line = parts[2] * part_places[2] * place
+        plane = parts[1] * part_places[1] * line
+        volume = reach[0] * plane
+    part_bytes = [0, part_places[1] * line, part_places[2] * place]
+    runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
+    # Taps of one row whose cells follow each other are one longer stretch of terms.
+    row_taps = len(w.phases[0].offsets)
+    side_by_side = all(len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases)
+    one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS and parts[2] == 1
+    merged = max(1, row_taps) if one_run and side_by_side else 1
+    # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
+    asks = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
+    stretch = stretch_of(blocks.channels) if asks else blocks.channels * merged
+    cuts = -(-blocks.channels * merged // stretch)
+    pitches = [part if of > 1 else pitch for pitch, part, of in zip((plane, line, place), part_bytes, parts, strict=True)]
+    words = phase_words(sweep, starts, tap_grid, pitches)
+    area_bytes = 0 if in_place else blocks.images * volume
+    buffer_start = -(-area_bytes // LINE) * LINE
+    buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
+    cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
+    list_start = buffer_start + (cells * buffer_n * wide if buffered else 0)
+    list_bytes = 8 * (5 + 2 * sweep.most_taps * cuts)
+    slots = SLOTS if list_bytes <= SLOT_BYTES else 1
+    scratch = list_start + slots * list_bytes
+    block_bytes = sweep.most_taps * blocks.channels * 2 * v * wide
+    panels = 1 if buffered else max(1, machine().l2_bytes // 2 // block_bytes)
+    # Sums that are finished at once, and would have left the cache before anybody reads them, need not go there.
+    made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
+    whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
+    stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
+    ahead, lines = np.zeros(1, np.int64), 0
+    if asks:
+        calls = min(panels, blocks.range_blocks) * cuts
+        ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
+    given |= {
+        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
+        "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
+        "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
+        "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
+        "parts_h": parts[1], "parts_w": parts[2], "apart_h": apart[1], "apart_w": apart[2], "part_h": part_bytes[1],
+        "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane,
+        "volume_bytes": volume,
+        "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
+        "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
+        "list_bytes": list_bytes, "slots": slots, "cuts": cuts,
+        "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,
+        "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
+        "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
+    }  # fmt: skip
+    pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
+    compiled = code(Variant("conv.direct", "sweep", problem.dtype.name, (("first", not last),)))
+    swept = make_plan(compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
+    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    check = runs == ROWS_OF_CELLS and w.is_padded
+    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)

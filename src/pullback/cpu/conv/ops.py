@@ -1,0 +1,167 @@
+"""The convolution ops on the cpu backend: allocate the result, take the plan of the problem, run its jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.conv.cells import cells_plan, prefers_cells
+from pullback.cpu.conv.common import LINE, ConvPlan
+from pullback.cpu.conv.direct import direct_plan
+from pullback.cpu.conv.filter_gradient import FilterPlan, filter_plan
+from pullback.cpu.conv.filter_order import in_known_order
+from pullback.cpu.conv.pointwise import pointwise_plan, prefers_pointwise, takes_pointwise
+from pullback.cpu.conv.sweep import lies_far
+from pullback.cpu.conv.transpose import transposed
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.memory import new_array
+from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.refusals import ordinary
+from pullback.problem import Problem
+from pullback.registry import CPU, add_kernel
+from pullback.rules import Array
+from pullback.window import Window, axis_slices
+
+BYTE = np.dtype(np.uint8)
+MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fill vectors in place
+MOST_TURNED_BYTES = 8 << 20
+
+
+def run_sweep(
+    make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None = None
+) -> Array:
+    """conv (source is x) or conv_grad_input (source is dy).
+
+    Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
+    mended: a result, of which only those blocks are made again that hold something that is not finite (by the direct plan).
+    """
+    source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
+    plan = make_plan(problem, order)
+    packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
+    start = -(-address_of(packed) // LINE) * LINE
+    plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
+    if faults[0]:
+        plan = make_plan(problem, order, False)  # whose panels are the same
+    if plan.target_cells is not None:
+        return _scattered(problem, plan, mended, source=address_of(source), packed=start)
+    target = mended
+    if target is None:
+        target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
+    more = {} if mended is None else {"redo": 1}
+    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
+    return target
+
+
+def _scattered(problem: Problem, plan: ConvPlan, mended: Array | None, **given: int) -> Array:
+    """An input gradient that is zero in most cells: the others are made side by side."""
+    assert plan.target_cells is not None
+    channels = np.arange(problem.channels_in)
+    in_layout = (*plan.target_cells, channels) if problem.layout == "channels_last" else (channels, *plan.target_cells)
+    places = (np.arange(problem.batch), *in_layout)
+    target = new_array(tuple(map(len, places)), problem.dtype)
+    plan.sweep.run(target=address_of(target), **given)
+    result = new_array(problem.input_shape, problem.dtype) if mended is None else mended
+    result.fill(0)
+    result[np.ix_(*places)] = target
+    return result
+
+
+def mend(problem: Problem, source: Array, filter: Array, target: Array) -> None:
+    """Make again those blocks of a result, made by another kernel, that hold something that is not finite."""
+    run_sweep(direct_plan, problem, source, filter, target)
+
+
+def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
+    """conv_grad_filter. What has met zeros that stand for no cell, and is not finite, is made again without them."""
+    if _by_taps(problem):
+        return _filter_by_taps(problem, dy, x)
+    dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
+    target = new_array(problem.filter_shape, problem.dtype)
+    plan = filter_plan(problem)
+    _sum_filter(plan, dy, x, target)
+    if plan.checked and not np.isfinite(target).all():
+        _sum_filter(filter_plan(problem, False), dy, x, target)
+    return target
+
+
+@planned
+def _by_taps(problem: Problem) -> bool:
+    return problem.window.tap_count > 1 and lies_far(problem.window)
+
+
+def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
+    """The filter gradient tap by tap, each from the cells that it reads and the outputs that read them."""
+    window, last = problem.window, problem.layout == "channels_last"
+    target = new_array(problem.filter_shape, problem.dtype)
+    target.fill(0)
+    ones, zeros = (1,) * window.rank, (0,) * window.rank
+    for tap in window.taps():
+        outputs, cells = (axis_slices(last, slices) for slices in window.tap_slices(tap))
+        read = np.ascontiguousarray(x[cells])
+        sizes = read.shape[1:-1] if last else read.shape[2:]
+        if 0 in sizes:
+            continue
+        alone = replace(problem, window=Window(sizes, sizes, ones, ones, ones, zeros, zeros))
+        made = direct_filter(alone, dy[outputs], read)
+        place: Any = (*tap, ...) if last else (..., *tap)
+        target[place] = made.reshape(target.shape[-2:] if last else target.shape[:2])
+    return target
+
+
+def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
+    workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
+    start = -(-address_of(workspace) // LINE) * LINE
+    a, b = (dy, x) if plan.swapped else (x, dy)
+    plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
+    if plan.finish:
+        plan.finish.run(sums=start, target=address_of(target))
+
+
+def few_channels(problem: Problem) -> str | None:
+    if not prefers_cells(problem):
+        return "its vectors run over cells, and the produced channels fill vectors as well"
+    return None
+
+
+def turned(problem: Problem, source: Array, filter: Array) -> Array:
+    """Images turned to channels_last and back, between which the direct kernel finds whole vectors of channels."""
+    last = replace(problem, layout="channels_last")
+    rank = problem.window.rank
+    cells = transposed(source.reshape(*source.shape[:2], -1))
+    shape = last.output_shape if problem.op == "conv" else last.input_shape
+    given = last.input_shape if problem.op == "conv" else last.output_shape
+    result = run_sweep(direct_plan, last, cells.reshape(given), filter.transpose(*range(2, rank + 2), 1, 0))
+    flat = transposed(result.reshape(shape[0], -1, shape[-1]))
+    return flat.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
+
+
+def can_turn(problem: Problem) -> str | None:
+    if problem.layout != "channels_first":
+        return "it turns images from channels_first, and these lie in channels_last"
+    return ordinary(problem)
+
+
+def worth_turning(problem: Problem) -> str | None:
+    window = problem.window
+    if max(math.prod(window.input_size), math.prod(window.output_size)) > MOST_TURNED_CELLS:
+        return f"it is for images of at most {MOST_TURNED_CELLS} cells, which do not fill vectors"
+    if min(problem.channels_in, problem.channels_out) // problem.groups < FEWEST_TURNED_CHANNELS:
+        return f"it is for at least {FEWEST_TURNED_CHANNELS} channels, which fill vectors"
+    both = math.prod(problem.input_shape) + math.prod(problem.output_shape)
+    if both * problem.dtype.itemsize > MOST_TURNED_BYTES:
+        return "it turns all images at once, and these take too much memory"
+    return None
+
+
+def register() -> None:
+    for op in ("conv", "conv_grad_input"):
+        add_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan), pays=prefers_pointwise)
+        add_kernel(op, CPU, "cells", ordinary, partial(run_sweep, cells_plan), pays=few_channels)
+        add_kernel(op, CPU, "turned", can_turn, turned, pays=worth_turning)
+        add_kernel(op, CPU, "direct", ordinary, partial(run_sweep, direct_plan))
+    add_kernel("conv_grad_filter", CPU, "direct", ordinary, direct_filter)

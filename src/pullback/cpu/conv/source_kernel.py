@@ -1,0 +1,45 @@
+"""A block of the source of a convolution in scratch: padded with zeros, its cells at even distances, channels side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.runs import make_runs
+from pullback.cpu.simd.transpose import make_transpose
+from pullback.cpu.simd.vectors import outline, stay_outline
+
+
+def make_area(lanes: Any, *, first: bool) -> Any:
+    """pack_row for channels_last arrays, or channels_first ones (`first`)."""
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    widen_run, _ = make_runs(lanes)
+    get, put_wide = lanes.get, lanes.put_wide
+    transpose = make_transpose(lanes, widen=True)
+
+    @outline
+    def pack_row(source, channel_bytes, cell_bytes, width, cell0, grid, places, channels, target, place_bytes):
+        """Cells cell0, cell0 + grid, ... of one row of a source into `places` places; cells outside 0 .. width-1 are zeros.
+
+        `channel_bytes` lie between channels of a cell, `cell_bytes` between cells: one of them is the size of an element.
+        """
+        stay_outline()
+        begin = min(places, max(0, (grid - 1 - cell0) // grid))
+        end = max(begin, min(places, (width - cell0 + grid - 1) // grid))
+        fill_zero(target, begin * place_bytes)
+        fill_zero(target + end * place_bytes, (places - end) * place_bytes)
+        start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
+        if first:
+            if grid == 1:
+                transpose(start, channel_bytes, to, place_bytes, channels, end - begin)
+            else:
+                for q in range(end - begin):
+                    for c in range(channels):
+                        put_wide(to + q * place_bytes + c * WIDE, get(start + q * grid * cell_bytes + c * channel_bytes))
+        elif grid == 1 and place_bytes == channels * WIDE and cell_bytes == channels * SIZE:
+            widen_run(start, to, (end - begin) * channels)
+        else:
+            for q in range(end - begin):
+                widen_run(start + q * grid * cell_bytes, to + q * place_bytes, channels)
+
+    return pack_row

@@ -1,0 +1,36 @@
+"""Transposing matrices on all threads: filter gradients as PyTorch keeps its weights, small images in another layout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.memory import new_array
+from pullback.cpu.engine.plan import Plan, make_plan
+from pullback.cpu.engine.plan_cache import planned
+from pullback.rules import Array
+
+BAND = 64  # see kernels/matrix.py
+NATIVE = ("float32", "float64")
+
+
+@planned
+def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
+    bands = -(-rows // BAND)
+    given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}
+    moved = 2 * count * rows * cols * dtype.itemsize
+    return make_plan(code(Variant("conv.transpose", "transpose", dtype.name)), count * bands, 0, moved, given)
+
+
+def transposed(matrices: Array) -> Array:
+    """A copy of a matrix, or of several along the first axis, with rows and columns exchanged."""
+    *several, rows, cols = matrices.shape
+    if matrices.dtype.name not in NATIVE or 0 in matrices.shape:
+        return np.ascontiguousarray(matrices.swapaxes(-1, -2))
+    source, target = np.ascontiguousarray(matrices), new_array((*several, cols, rows), matrices.dtype)
+    _plan(math.prod(several), rows, cols, matrices.dtype).run(source=address_of(source), target=address_of(target))
+    return target

@@ -1,0 +1,1 @@
+"""Convolutions of many groups with few channels each: plans, and kernels beside them."""

@@ -1,0 +1,1 @@
+"""What runs kernels: machine, compiler and cache, plans and their records, memory, threads, warm-up."""

@@ -1,0 +1,231 @@
+"""From kernel source to callable machine code: compile with Numba once, keep the object code on disk, load it without Numba.
+
+A kernel is a Python function of whole numbers (addresses and sizes) and floats, built by its module's `build(lanes, ...)`.
+Its arguments travel in one block of int64 words in the order of its parameters, after `piece` and `scratch`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pullback import __version__
+from pullback.cpu.engine import kept_code
+from pullback.cpu.engine.machine import loading, machine
+
+CACHE_VARIABLE = "PULLBACK_CACHE_DIR"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel specialised on what its machine code depends on; never on a shape."""
+
+    module: str
+    kernel: str
+    dtype: str = "float32"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.module, self.kernel, self.dtype, *(f"{name}={value}" for name, value in self.options)])
+
+
+@dataclass(frozen=True)
+class Code:
+    """Loaded machine code: its address and the names and kinds of its arguments ("int" or "float")."""
+
+    address: int
+    parameters: tuple[tuple[str, str], ...]
+
+    def pack(self, **arguments: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The argument block; the names must be exactly the parameters."""
+        block = np.empty(len(self.parameters), np.int64)
+        for place, (name, kind) in enumerate(self.parameters):
+            value = arguments.pop(name)
+            block[place] = np.float64(value).view(np.int64) if kind == "float" else value
+        if arguments:
+            raise TypeError(f"unknown kernel arguments {sorted(arguments)}")
+        return block
+
+
+compilations = 0  # how many kernels this process has compiled; tests hold it against the number of variants
+_loaded: dict[Variant, Code] = {}
+_engines: list[Any] = []  # keeps the machine code alive
+
+
+def cache_directory() -> Path:
+    """Where object code is kept: $PULLBACK_CACHE_DIR, or the user's cache folder."""
+    if asked := os.environ.get(CACHE_VARIABLE):
+        return Path(asked)
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without a home keeps nothing: below a file that is no folder
+        home = Path(os.devnull)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home) / "pullback" / "cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "pullback"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "pullback"
+
+
+@cache
+def _fingerprint() -> str:
+    """Hash of everything machine code depends on beside its variant: the kernels' sources, this file, versions, CPU."""
+    from importlib.metadata import version
+
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for source in [Path(__file__), *sorted((folder / "kernels").rglob("*.py"))]:
+        text = source.read_bytes()
+        digest.update(f"{source.relative_to(folder).as_posix()} {len(text)}\n".encode() + text)
+    facts = {**asdict(machine()), "pullback": __version__, "numba": version("numba"), "llvmlite": version("llvmlite")}
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()[:20]
+
+
+def cache_folder() -> Path:
+    """Where the object code of these sources for this machine is kept; other versions and machines have folders of their own."""
+    return cache_directory() / _fingerprint()
+
+
+def is_kept() -> bool:
+    """Whether object code compiled now could be kept for other processes; makes the folder where it can."""
+    return kept_code.make_folder(cache_folder())
+
+
+def _cache_file(variant: Variant) -> Path:
+    return cache_folder() / f"{variant}.o"
+
+
+def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple[str, str]]]:
+    """A function (arguments, piece, scratch) that unpacks the block and calls the kernel, and the block's layout."""
+    from pullback.cpu.simd.vectors import get_double, get_int, inline
+
+    names = list(inspect.signature(kernel).parameters)
+    if names[:2] != ["piece", "scratch"]:
+        raise TypeError(f"kernel {kernel.__name__} must begin with (piece, scratch)")
+    kinds = [(name, "float" if kernel.__annotations__.get(name) in ("float", float) else "int") for name in names[2:]]
+    reads = [f"get_{'double' if kind == 'float' else 'int'}(arguments + {8 * i})" for i, (_, kind) in enumerate(kinds)]
+    source = f"def entry(arguments, piece, scratch):\n    body({', '.join(['piece', 'scratch', *reads])})\n"
+    scope: dict[str, Any] = {"body": inline(kernel), "get_int": get_int, "get_double": get_double}
+    exec(source, scope)  # the one place where code is text: an unpacking that follows the signature
+    return scope["entry"], kinds
+
+
+@contextmanager
+def _numba_as_shipped() -> Iterator[tuple[Any, Any]]:
+    """Numba's typing and target contexts while none of its settings is in force.
+
+    NUMBA_OPT, NUMBA_CPU_NAME and the rest, by variable, file or assignment, are for other code: what is kept on disk must be the
+    same whoever compiled it.
+    """
+    from numba.core import config
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    with global_compiler_lock:
+        config.reload_config()  # now: else Numba does it when it begins to compile
+        before = {name: value for name, value in vars(config).items() if name.isupper()}
+        target = cpu_target.target_context  # made under their own settings
+        theirs = target._internal_codegen
+        plain = {"NUMBA_NUM_THREADS": str(config.NUMBA_NUM_THREADS), "NUMBA_ENABLE_PROFILING": "0", "NUMBA_DEBUGINFO": "0"}
+        try:
+            config._env_reloader.process_environ(plain)
+            target._internal_codegen = _own_codegen()
+            yield cpu_target.typing_context, target
+        finally:
+            target._internal_codegen = theirs
+            vars(config).update(before)
+
+
+@cache
+def _own_codegen() -> Any:
+    from numba.core.codegen import JITCPUCodegen
+
+    return JITCPUCodegen("pullback")
+
+
+def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
+    """Machine code of a variant, by Numba."""
+    global compilations
+    from llvmlite import binding
+    from numba import types
+    from numba.core.compiler import Flags, compile_extra
+
+    with _numba_as_shipped() as (typing, target):
+        from pullback.cpu.simd import linked_functions as parts
+        from pullback.cpu.simd.lanes import Lanes
+
+        options = dict(variant.options)
+        lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
+        module = import_module(f"pullback.cpu.{variant.module}_kernel")
+        entry, parameters = _entry(module.build(lanes, **options)[variant.kernel])
+        flags = Flags()
+        flags.no_cpython_wrapper = True
+        flags.no_cfunc_wrapper = True
+        flags.error_model = "numpy"
+        typing.refresh()
+        target.refresh()
+        result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
+        code = binding.parse_assembly(str(result.library._final_module))
+        parts.join(code)
+        object_code = target.codegen()._tm.emit_object(code)
+    compilations += 1
+    header = {
+        "variant": str(variant),
+        "symbol": result.fndesc.llvm_func_name,
+        "parameters": [list(pair) for pair in parameters],
+    }
+    return header, object_code
+
+
+def _link(header: dict[str, Any], object_code: bytes) -> Code:
+    """Load object code into this process; its address is 0 where the function is not in it."""
+    from llvmlite import binding
+
+    if not _engines:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+    target = binding.Target.from_default_triple().create_target_machine()
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+    engine.add_object_file(binding.object_file.ObjectFileRef.from_data(object_code))
+    engine.finalize_object()
+    _engines.append(engine)
+    parameters = tuple((str(name), str(kind)) for name, kind in header["parameters"])
+    return Code(engine.get_function_address(header["symbol"]), parameters)
+
+
+def code(variant: Variant) -> Code:
+    """The machine code of a variant: from memory, from disk, or compiled now."""
+    found = _loaded.get(variant)
+    if found is not None:
+        return found
+    with loading:  # a fork waits: the child gets whole tables, and Numba's own lock free
+        if variant not in _loaded:
+            _loaded[variant] = _from_disk(variant) or _compiled_now(variant)
+        return _loaded[variant]
+
+
+def _from_disk(variant: Variant) -> Code | None:
+    kept = kept_code.read(_cache_file(variant), str(variant))
+    with suppress(RuntimeError, ValueError):  # no object file, in a format that is not looked through beforehand
+        if kept is not None and (linked := _link(*kept)).address:
+            return linked
+    return None
+
+
+def _compiled_now(variant: Variant) -> Code:
+    made = _compile(variant)
+    kept_code.write(_cache_file(variant), *made)
+    return _link(*made)

@@ -1,0 +1,56 @@
+"""A plan: a kernel's machine code with all its arguments but the array addresses, ready to run many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.engine import threads
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.compiler import Code
+
+# Below this many bytes moved, waking other threads costs more than they save.
+PARALLEL_BYTES = 96 << 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is fixed about a call; `keep` holds the tables whose addresses are in the template."""
+
+    code: Code
+    template: np.ndarray[Any, np.dtype[np.int64]]
+    places: dict[str, int]
+    pieces: int
+    scratch_bytes: int
+    parallel: bool
+    keep: tuple[Any, ...]
+
+    def run(self, **addresses: int) -> None:
+        """Run with these array addresses."""
+        block = self.template.copy()
+        for name, address in addresses.items():
+            block[self.places[name]] = address
+        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.parallel)
+
+
+def make_plan(
+    code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any], more: tuple[Any, ...] = ()
+) -> Plan:
+    """A plan from what a kernel's arguments are: numbers, tables (passed by address), None for addresses given at the call.
+
+    `given` may hold more than this kernel asks for. `more` are tables that other tables point to.
+    """
+    keep, values, places = [], {}, {}
+    for place, (name, _) in enumerate(code.parameters):
+        value = given[name]
+        if isinstance(value, np.ndarray):
+            value = np.ascontiguousarray(value)
+            keep.append(value)
+            value = address_of(value)
+        if value is None:
+            places[name] = place
+            value = 0
+        values[name] = value
+    return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more))

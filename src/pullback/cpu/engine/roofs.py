@@ -1,0 +1,77 @@
+"""The physical limits that benchmarks are held against, measured on this machine: copying, writing, multiply-adds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from pullback.cpu.engine import threads
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.memory import LINE, aligned_bytes
+from pullback.rules import Array
+
+COPY_BLOCK = 64 << 10
+REPEATS = 15
+ROUNDS, CHAINS = 4096, 12  # of the multiply-add kernel: see kernels/roofs.py
+
+
+def _best(run: object, repeats: int = REPEATS) -> float:
+    assert callable(run)
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _quicker(kernel: str, size: int, arrays: dict[str, Array]) -> Callable[[], None]:
+    """A kernel over `size` bytes as a function to call, with ordinary or streaming stores, whichever is quicker here."""
+    compiled, pieces = code(Variant("engine.roofs", kernel)), -(-size // COPY_BLOCK)
+
+    def runner(stream: int) -> Callable[[], None]:
+        addresses = {name: address_of(array) for name, array in arrays.items()}
+        block = compiled.pack(block=COPY_BLOCK, size=size, stream=stream, **addresses)
+        # The default argument keeps the arrays alive.
+        return lambda keep=arrays: threads.run(compiled.address, address_of(block), pieces, 0)  # type: ignore[misc]
+
+    return min((runner(stream) for stream in (0, 1)), key=_best)
+
+
+def _memory(size: int) -> Array:
+    """Memory that has been written to, so that all its pages are there."""
+    memory = aligned_bytes(size)
+    memory.fill(1)
+    return memory
+
+
+def copier(footprint_bytes: int) -> Callable[[], None]:
+    """A plain parallel copy that touches `footprint_bytes` in all, half of them read and half written."""
+    size = max(LINE, footprint_bytes // 2)
+    return _quicker("copy", size, {"source": _memory(size), "target": _memory(size)})
+
+
+def filler(size: int) -> Callable[[], None]:
+    """Parallel writing of `size` bytes and nothing else."""
+    size = max(LINE, size // LINE * LINE)
+    return _quicker("fill", size, {"line": _memory(LINE), "target": _memory(size)})
+
+
+@cache
+def fma_rate(threads_used: int, dtype: str = "float32") -> float:
+    """Floating-point operations per second of independent multiply-adds in registers."""
+    name = "float64" if dtype == "float64" else "float32"
+    lanes = machine().vector_bytes // (8 if name == "float64" else 4)
+    pieces = 64 * threads_used
+    result = np.zeros(pieces)
+    compiled = code(Variant("engine.roofs", "multiply_add", name))
+    block = compiled.pack(result=result.ctypes.data)
+    with threads.threads(threads_used):
+        seconds = _best(lambda: threads.run(compiled.address, block.ctypes.data, pieces, 0))
+    return pieces * ROUNDS * CHAINS * lanes * 2 / seconds

@@ -1,0 +1,236 @@
+"""The thread pool: fixed pieces of work claimed dynamically by the caller and a few workers.
+
+Workers spin briefly in native code for the next job, then sleep there too (in Python where the system has no futex). A second
+caller while the pool is busy, a small job, and a caller after the pool has stopped all run on the calling thread alone, with the
+same pieces and so the same bits.
+
+A signal handler's exception can arrive between any two steps of the interpreter. So nothing is taken in Python that would have to
+be given back: the pool is taken and released by the native call that runs the job, working memory that is not put back is only
+allocated again, and a worker enters itself into the pool.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Callable
+from functools import cache
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.compiler import Code, Variant, code
+from pullback.cpu.engine.memory import aligned_bytes
+from pullback.cpu.engine.system import system_words
+from pullback.settings import get_num_threads, set_num_threads, threads
+
+__all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
+
+# Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
+GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING, BUSY = range(12)
+JOB_WORDS = 16
+# Words of the affinity masks: the caller's CPU, how many workers there are, their system's numbers (the rest is native code's own).
+CALLER_CPU, WORKERS, WORKER_NUMBERS = 0, 5, 6 + 2 * 128
+
+WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
+LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
+LINE, PAGE = 64, 4096
+MOST_WORKERS = 1024
+MOST_ROOMS = 64  # kept for the next jobs: as many as have run at once
+
+_NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_SLOTS = np.zeros(8, np.int64)  # where Numba's functions leave a result or an exception, which ours never do
+_SLOTS_AT = _SLOTS.ctypes.data
+
+_LEAD = ("job", "system", "masks", "spins", "function", "arguments", "pieces", "memory", "stride", "seats")
+_pack_lead = struct.Struct(f"={len(_LEAD)}q").pack
+
+
+@cache
+def _native(kernel: str) -> tuple[Code, Callable[..., int]]:
+    """A native function of the pool: this thread handles no signal until it returns."""
+    compiled = code(Variant("engine.threads", kernel))
+    assert kernel != "lead" or [name for name, _ in compiled.parameters] == list(_LEAD)
+    return compiled, _NATIVE(compiled.address)
+
+
+def _lead(*arguments: int) -> None:
+    """Call the native leader with _LEAD. The block of its arguments belongs to this call alone."""
+    _native("lead")[1](_SLOTS_AT, _SLOTS_AT, _pack_lead(*arguments), 0, 0)
+
+
+class Room:
+    """Working memory of a job, from a cache line on."""
+
+    __slots__ = ("_memory", "_releases", "address", "size")
+
+    def __init__(self, size: int) -> None:
+        self._memory, self._releases, self.size = aligned_bytes(size, LINE), _releases, size
+        self.address = address_of(self._memory)
+
+    def put_back(self) -> None:
+        """Keep it for a later job, unless all working memory has been released meanwhile."""
+        if self.size and self._releases == _releases and len(_rooms) < MOST_ROOMS:
+            _rooms.append(self)
+
+
+_rooms: list[Room] = []  # those that no job runs in
+_releases = 0
+_nowhere = Room(0)
+
+
+def take_room(size: int) -> Room:
+    """Working memory of at least so many bytes. Who is interrupted before putting it back has let go of it all the same."""
+    try:
+        room = _rooms.pop() if size else _nowhere
+    except IndexError:
+        return Room(size)
+    return room if room.size >= size else Room(size)
+
+
+def stride_of(scratch_bytes: int, seats: int) -> int:
+    """How far the working memories of two threads are apart: no page is shared."""
+    return -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
+
+
+class Pool:
+    """Workers for one process. All callers share it; one at a time, who has counted up the BUSY word from 0, has its workers."""
+
+    def __init__(self) -> None:
+        self.job = np.zeros(JOB_WORDS, np.int64)
+        self.workers: list[threading.Thread] = []
+        self._words = self.job.data
+        self._masks = np.zeros(WORKER_NUMBERS + MOST_WORKERS, np.int64)
+        self._system = system_words()
+        self._where = (address_of(self.job), address_of(self._system), address_of(self._masks), LEADER_SPINS)
+        self._entering = threading.Lock()  # of workers alone: they handle no signals
+        self._asleep: list[SimpleQueue[None]] = []  # bells of workers that sleep in Python
+        self._stop = False
+
+    def _enter(self, most: int) -> bool:
+        """Enter this thread into the pool, unless that has enough workers already or has been stopped."""
+        with self._entering:
+            count = len(self.workers)
+            if self._stop or count >= most:
+                return False
+            self._masks[WORKER_NUMBERS + count] = threading.get_native_id()
+            self._masks[WORKERS] = count + 1
+            self._masks[CALLER_CPU] = -1  # so that this one is kept apart too
+            self.workers.append(threading.current_thread())
+            return True
+
+    def _work(self, most: int, ready: threading.Event) -> None:
+        entered = self._enter(most)
+        ready.set()
+        if not entered:
+            return
+        compiled, follow = _native("follow")
+        job, result, bell = self.job, np.zeros(1, np.int64), SimpleQueue[None]()
+        addresses = {"job": address_of(job), "system": address_of(self._system), "result": address_of(result)}
+        block = compiled.pack(spins=WORKER_SPINS, seen=-1, **addresses)
+        place = [name for name, _ in compiled.parameters].index("seen")
+        while not self._stop:
+            follow(_SLOTS_AT, _SLOTS_AT, address_of(block), 0, 0)
+            seen = block[place] = int(result[0])
+            self._asleep.append(bell)
+            generation = int(job[GENERATION])
+            if generation > seen + 1:  # a job came and perhaps went: look again, past what is over
+                block[place] = generation - 1 if generation % 2 == 0 else seen
+            elif not self._stop:
+                bell.get()
+            self._asleep.remove(bell)
+            while not bell.empty():
+                bell.get()
+
+    def _ensure(self, workers: int) -> None:
+        """Start missing workers; where the system or a closing interpreter allows no more threads, do with fewer."""
+        while len(self.workers) < workers and not self._stop:
+            ready = threading.Event()
+            name = f"pullback-{len(self.workers) + 1}"
+            try:
+                threading.Thread(target=self._work, args=(workers, ready), name=name, daemon=True).start()
+            except RuntimeError:
+                return
+            ready.wait()
+
+    def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
+        """Run a job on `count` threads; False, and nothing has been done, where others have the pool or it has been stopped."""
+        if self._stop or self._words[BUSY]:
+            return False
+        self._ensure(count - 1)
+        for bell in self._asleep[: count - 1]:
+            bell.put(None)
+        stride = stride_of(scratch_bytes, count)
+        room = take_room(stride * count)
+        _lead(*self._where, function, arguments, pieces, room.address, stride, count)
+        room.put_back()
+        return True
+
+    def stop(self) -> None:
+        """End the workers; jobs that come later run on their callers alone."""
+        self._stop = True
+        _lead(*self._where, 0, 0, 0, 0, 0, 0)
+        for bell in tuple(self._asleep):
+            bell.put(None)
+        for worker in tuple(self.workers):
+            worker.join(timeout=1.0)
+        self.workers.clear()
+
+
+_state: dict[str, Any] = {}  # "pool", and "team": other threads to run on (team.py), where another library has its own
+_most: Callable[[], int] | None = None  # how many at most, by that library's settings
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_state.clear)  # the threads stayed behind; a method in C, which no signal interrupts
+
+
+def pool() -> Pool:
+    """The pool of this process, made at first use."""
+    found: Pool | None = _state.get("pool")
+    return _state.setdefault("pool", Pool()) if found is None else found
+
+
+def use_team(team: Any) -> None:
+    """Run jobs on these threads (a Team), and never on more than its size says; None: on our own pool again.
+
+    A forked child has its own pool, of that size: OpenMP does not survive a fork.
+    """
+    global _most
+    _state["team"] = team
+    _most = None if team is None else team.size
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    if "pool" in _state:
+        pool().stop()
+
+
+def release_scratch() -> int:
+    """Give back the working memory of all threads, which stays as large as the largest job has asked for; how many bytes."""
+    global _rooms, _releases
+    _releases += 1
+    released, _rooms = _rooms, []
+    return sum(room.size for room in released)
+
+
+def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
+    """All pieces on this thread."""
+    room = take_room(scratch_bytes)
+    _lead(0, 0, 0, 0, function, arguments, pieces, room.address, scratch_bytes, 1)
+    room.put_back()
+
+
+def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
+    """Run pieces 0 .. pieces-1 of a kernel, on the threads in force unless the job is small or the pool is taken."""
+    count = min(get_num_threads(), pieces) if parallel else 1
+    if count > 1 and _most is not None:
+        count = min(count, _most())
+    if count > 1 and (_state.get("team") or pool()).run(function, arguments, pieces, scratch_bytes, count):
+        return
+    _run_alone(function, arguments, pieces, scratch_bytes)

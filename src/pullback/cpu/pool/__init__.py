@@ -1,0 +1,1 @@
+"""Pooling and its gradients: plans, and kernels beside them."""

@@ -1,0 +1,208 @@
+"""Pooling with vectors along whole planes: for channels_first arrays and for few channels.
+
+The source rows of a block are unpacked into scratch (rows.py), split by the strides of both plane axes and padded, so that each
+tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no tap ever
+leaves it. Places past the end of a row hold rubbish that is not copied out. Along the depth axis of 3-D problems the planes that
+exist are unpacked one behind the other. Offsets named *_at count elements, *_bytes and *_start bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.pool.exact_kernel import make_exact
+from pullback.cpu.pool.rules_kernel import MINUS_INFINITY, make_takes
+from pullback.cpu.pool.windows_kernel import NO_LINES, axis_of, cells_read, line_kinds, lines_of, taps_inside
+from pullback.cpu.simd.interleave import make_rows
+from pullback.cpu.simd.vectors import (
+    any_lane,
+    choose,
+    equal,
+    get_int,
+    greater,
+    inline,
+    invert,
+)
+
+
+def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool = False, losers: bool = False) -> dict[str, Any]:
+    """The kernels for one element type and winner rule. `losers`: whether a window of cells may have no winner."""
+    V, SIZE, WIDE, WINNER = lanes.count, lanes.size, lanes.compute_size, lanes.winner_size
+    NONE = 256**WINNER - 1
+    put = lanes.put
+    load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
+    splat, first_lanes = lanes.splat, lanes.first_lanes
+    leading = nan == "leading"
+    quad = lanes.times(4)
+    Q = quad.count
+    fill, unpack, _ = make_rows(lanes)
+    look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
+
+    @inline
+    def unpack_plane(
+        plane, area, in_rows, width, channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, row0, neutral,
+        limit,
+    ):  # fmt: skip
+        """The rows that output rows from row0 on read, split by both strides: planes of places_h rows of places_w cells.
+
+        Planes are `distance` bytes apart, which leaves room for what a row writes past its end.
+        """
+        pitch = places_w * channels * WIDE
+        for q in range(places_h):
+            for r in range(stride_h):  # in the order of memory, which is read ahead
+                row = (row0 + low_h + q) * stride_h + r
+                target = area + r * stride_w * distance + q * pitch
+                if 0 <= row < in_rows:
+                    source = plane + row * width * channels * SIZE
+                    unpack(source, target, width, channels, stride_w, low_w, places_w, distance, neutral, limit)
+                else:
+                    for w in range(stride_w):
+                        fill(target + w * distance, places_w * channels, neutral)
+
+    takes = make_takes(quad, ties, "ignore" if nan == "leading" else nan)
+    splat_q, splat_winner, load_q, store_q = quad.splat, quad.splat_winner, quad.load_wide, quad.store_wide
+    store_winners = quad.store_winners
+
+    @inline
+    def best_places(areas, sums, codes, count, area_bytes, planes, plane_tap, taps, tap_at):
+        """Value and winner at `count` places; whether a NaN was seen (asked only under "leading")."""
+        odd = invert(equal(splat_q(0.0), splat_q(0.0)))
+        for j in range(0, count, Q):
+            best, winner = splat_q(MINUS_INFINITY), splat_winner(NONE)
+            for e in range(planes):
+                area, base = areas + e * area_bytes + j * WIDE, (plane_tap + e) * taps
+                for t in range(taps):
+                    cell = load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
+                    wins = takes(cell, best)
+                    best = choose(wins, cell, best)
+                    winner = choose(wins, splat_winner(base + t), winner)
+                    if leading:
+                        odd = odd | invert(equal(cell, cell))
+            store_q(sums + j * WIDE, best, Q)
+            store_winners(codes + j * WINNER, winner, Q)
+        return any_lane(odd)
+
+    load_codes, store_codes_all, store_codes_some = lanes.load_codes, lanes.store_codes, lanes.store_codes_some
+
+    @inline
+    def settle(sums, codes, y, winners, j, n, above, put_values, put_codes):
+        """Copy n results out; the lanes of them that may have no winner."""
+        best = load_wide(sums + j * WIDE, V)
+        if y:
+            put_values(y + j * SIZE, best, n)
+        if winners:
+            put_codes(winners + j * WINNER, load_codes(codes + j * WINNER, V), n)
+        return invert(greater(best, splat(above))) if floor else equal(best, splat(MINUS_INFINITY))
+
+    @inline
+    def settle_row(sums, codes, y, winners, length, above):
+        """Copy one row of results out; whether a window of it may have no winner and must be looked at again."""
+        again = invert(equal(splat(0.0), splat(0.0)))
+        j = 0
+        while j + V <= length:
+            again = again | settle(sums, codes, y, winners, j, V, above, store, store_codes_all)
+            j += V
+        if j < length:
+            last = settle(sums, codes, y, winners, j, length - j, above, store_some, store_codes_some)
+            again = again | (last & first_lanes(length - j))
+        return any_lane(again)
+
+    def max_forward(
+        piece, scratch, x, y, winners, indices, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
+        block_rows, area_bytes, sum_start, code_start, taps, tap_at, own_start, line_table, lines_start, index_image,
+        row_base, col_base, tap_base,
+        empty: float, above: float,
+    ):  # fmt: skip
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_depth, in_depth, _, _, plane_step, _ = depth_axis
+        out_rows, in_rows, _, stride_h, _, _ = row_axis
+        cols, in_cols, _, stride_w, _, _ = col_axis
+        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
+        sums, codes = scratch + sum_start, scratch + code_start
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            per_depth = blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, out_rows)
+            volume = x + image * in_depth * in_rows * in_row * SIZE
+            plane, plane_tap, planes = taps_inside(depth_axis, depth)
+            for e in range(planes):
+                unpack_plane(
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY, limit,
+                )  # fmt: skip
+            count = (last - first - 1) * pitch + length
+            odd = best_places(scratch, sums, codes, count, area_bytes, planes, plane_tap, taps, tap_at)
+            for i in range(last - first):
+                r = depth * out_rows + first + i
+                at = (image * out_depth * out_rows + r) * length
+                own = winners + at * WINNER if winners else (scratch + own_start if indices else 0)
+                target = y + at * SIZE if y else 0
+                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
+                if again or odd:
+                    kinds = line_kinds(line_table)
+                    line, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
+                    look_again(volume + line * in_row * SIZE, target, own, channels, lines, col_axis, empty, above)
+                if indices:
+                    base = image * index_image + get_int(row_base + 8 * r)
+                    index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
+
+    @inline
+    def sum_places(areas, sums, count, area_bytes, planes, taps, tap_at):
+        """Sum over the taps at `count` places."""
+        for j in range(0, count, Q):
+            total = splat_q(0.0)
+            for e in range(planes):
+                area = areas + e * area_bytes + j * WIDE
+                for t in range(taps):
+                    total = total + load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
+            store_q(sums + j * WIDE, total, Q)
+
+    def avg_forward(
+        piece, scratch, x, y, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
+        block_rows, area_bytes, sum_start, taps, tap_at, line_table, lines_start, row_div, col_div, empty: float,
+    ):  # fmt: skip
+        """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
+        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        out_depth, in_depth, _, _, plane_step, _ = depth_axis
+        out_rows, in_rows, _, stride_h, _, _ = row_axis
+        cols, in_cols, _, stride_w, _, _ = col_axis
+        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
+        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
+        sums = scratch + sum_start
+        for unit in range(piece * group, min(piece * group + group, units)):
+            image, b = unit // blocks, unit % blocks
+            per_depth = blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * block_rows
+            last = min(first + block_rows, out_rows)
+            volume = x + image * in_depth * in_rows * in_row * SIZE
+            plane, _, planes = taps_inside(depth_axis, depth)
+            for e in range(planes):
+                unpack_plane(
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
+                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0, limit,
+                )  # fmt: skip
+            sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, planes, taps, tap_at)
+            for i in range(last - first):
+                r = depth * out_rows + first + i
+                target = y + (image * out_depth * out_rows + r) * length * SIZE
+                line, divisor = sums + i * pitch * WIDE, splat(float(get_int(row_div + 8 * r)))
+                j = 0
+                while j + V <= length:
+                    store(target + j * SIZE, load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V)), V)
+                    j += V
+                if j < length:
+                    rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
+                    store_some(target + j * SIZE, rest, length - j)
+                if empty != 0.0:
+                    kinds = line_kinds(line_table)
+                    _, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
+                    for k in range(length):
+                        if lines[1] * cells_read(col_axis, channels, k // channels)[1] == 0:
+                            put(target + k * SIZE, empty)
+
+    return {
+        "max_forward": max_forward,
+        "avg_forward": avg_forward,
+    }

@@ -1,0 +1,82 @@
+"""Winners as places in a block of dx, many at once in registers; what is no place there becomes NOWHERE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from pullback.cpu.simd.masked_memory import masked_load
+from pullback.cpu.simd.vectors import I8, I32, pointer, some_lanes, splat_lanes
+
+MANY = 16
+NOWHERE = -1
+
+
+def make_many_places(checks_rows: bool) -> Any:
+    """checks_rows: whether a tap above or below its plane is looked for too; it may meet a cell of another plane."""
+
+    @intrinsic
+    def many_places(
+        context: Any, target: Any, codes: Any, n: Any, firsts: Any, base: Any, cells: Any, cell: Any, row_cell: Any, steps: Any,
+        size: Any,
+    ) -> Any:  # fmt: skip
+        """Write the places of n neighbours (at most MANY) as int32s; up to MANY of them are written.
+
+        codes: winners of one byte. firsts: where each window begins, from `base` on; cells: its column, from `cell` on (both
+        int32); row_cell: its row. steps: the taps, columns and rows, then what makes a code a place (see _code_steps of the plan).
+        """
+        numbers = ir.VectorType(I32, MANY)
+
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            target, code_at, n, first_at, base, cell_at, cell, row_cell, steps, size = args
+
+            def splat(number: Any) -> Any:
+                return splat_lanes(builder, builder.trunc(number, I32), MANY)
+
+            def table(address: Any) -> Any:
+                return builder.load(pointer(builder, address, numbers), align=4)
+
+            (
+                taps,
+                cols,
+                rows,
+                by_cols,
+                by_rows,
+                kernel_cols,
+                kernel_rows,
+                dilation,
+                row_dilation,
+                code_step,
+                row_step,
+                plane_step,
+            ) = (splat(builder.extract_value(steps, i)) for i in range(12))
+            code = builder.zext(masked_load(builder, code_at, ir.VectorType(I8, MANY), some_lanes(builder, n, MANY)), numbers)
+            sixteen = ir.Constant(numbers, [16] * MANY)
+            row = builder.lshr(builder.mul(code, by_cols), sixteen)  # code // columns of the window, by a reciprocal
+            plane = builder.lshr(builder.mul(row, by_rows), sixteen)
+            place = builder.add(table(first_at), splat(base))
+            for count, step in ((code, code_step), (row, row_step), (plane, plane_step)):
+                place = builder.add(place, builder.mul(count, step))
+            tap_col = builder.mul(builder.sub(code, builder.mul(row, kernel_cols)), dilation)
+            limits = [(builder.add(builder.add(table(cell_at), splat(cell)), tap_col), cols), (code, taps)]
+            if checks_rows:
+                tap_row = builder.mul(builder.sub(row, builder.mul(plane, kernel_rows)), row_dilation)
+                limits.append((builder.add(splat(row_cell), tap_row), rows))
+            inside = builder.icmp_unsigned("<", place, splat(size))
+            for number, limit in limits:
+                inside = builder.and_(inside, builder.icmp_unsigned("<", number, limit))
+            place = builder.select(inside, place, ir.Constant(numbers, [NOWHERE] * MANY))
+            builder.store(place, pointer(builder, target, numbers), align=4)
+            return ctx.get_dummy_value()
+
+        number = types.int64
+        return types.void(*[number] * 8, steps, number), emit
+
+    return many_places
+
+
+many_places = make_many_places(False)
+many_places_in_rows = make_many_places(True)

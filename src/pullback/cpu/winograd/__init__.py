@@ -1,0 +1,1 @@
+"""Convolution by Winograd's transforms: plans, and kernels beside them."""
