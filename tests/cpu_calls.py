@@ -61,7 +61,7 @@ def pool_calls(x: np.ndarray, window: Any, **keywords: Any) -> Calls:
 def plan_modules() -> list[Any]:
     """The modules of the cpu backend in which pooling plans are made."""
     pb.backends()
-    return [module for name, module in sorted(sys.modules.items()) if name.startswith("pullback.cpu.pool.ops")]
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith("pullback.cpu.pool")]
 
 
 def forget_plans() -> None:

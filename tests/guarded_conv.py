@@ -10,7 +10,7 @@ from conv_calls import forget_conv_plans, small_calls, with_infinity
 from guarded_memory import bare_memory
 
 import pullback as pb
-from pullback.cpu.conv.ops import pointwise as conv_pointwise
+from pullback.cpu.conv import pointwise as conv_pointwise
 from pullback.registry import kernels_for
 
 

@@ -15,11 +15,11 @@ from guarded import sizes
 from guarded_memory import bare_memory
 
 import pullback as pb
-from pullback.cpu.depthwise.ops import cells as depthwise_cells
-from pullback.cpu.depthwise.ops import flat as depthwise_flat
-from pullback.cpu.depthwise.ops import ops as depthwise
-from pullback.cpu.depthwise.ops import planes as depthwise_planes
-from pullback.cpu.depthwise.ops import slide as depthwise_slide
+from pullback.cpu.depthwise import cells as depthwise_cells
+from pullback.cpu.depthwise import flat as depthwise_flat
+from pullback.cpu.depthwise import ops as depthwise
+from pullback.cpu.depthwise import planes as depthwise_planes
+from pullback.cpu.depthwise import slide as depthwise_slide
 
 MODULES: tuple[Any, ...] = (depthwise_cells, depthwise_planes, depthwise_slide, depthwise_flat)
 

@@ -12,8 +12,8 @@ from test_cpu_winograd import LAYOUTS, OPS, arrays
 
 import pullback as pb
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.winograd.ops import convolve as winograd_plans
-from pullback.cpu.winograd.ops import filter_gradient as winograd_gradient
+from pullback.cpu.winograd import convolve as winograd_plans
+from pullback.cpu.winograd import filter_gradient as winograd_gradient
 from pullback.ops.explain import PREPARE
 
 V = machine().vector_bytes // 4

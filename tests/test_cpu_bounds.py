@@ -94,7 +94,7 @@ import ctypes, mmap
 import numpy as np
 import pullback as pb
 from llvmlite import ir
-from pullback.cpu.conv.ops import transpose as matrix
+from pullback.cpu.conv import transpose as matrix
 from pullback.cpu.simd import masked_memory as vector_memory
 from pullback.cpu.simd.vectors import I8, pointer
 

@@ -13,8 +13,8 @@ from cpu_calls import LAYOUTS, guarded_calls, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
-from pullback.cpu.conv.ops import direct as conv_direct
-from pullback.cpu.conv.ops import pointwise as conv_pointwise
+from pullback.cpu.conv import direct as conv_direct
+from pullback.cpu.conv import pointwise as conv_pointwise
 from pullback.registry import kernels_for
 
 DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own

@@ -12,7 +12,7 @@ from conv_calls import lanes
 from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
-from pullback.cpu.depthwise.ops import cells as depthwise_cells
+from pullback.cpu.depthwise import cells as depthwise_cells
 from pullback.cpu.engine.machine import machine
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")

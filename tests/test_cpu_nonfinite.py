@@ -16,7 +16,7 @@ from cpu_calls import LAYOUTS
 
 import pullback as pb
 from pullback.cpu.engine import compiler, warmup
-from pullback.cpu.winograd.ops import ops as winograd
+from pullback.cpu.winograd import ops as winograd
 from pullback.ops.explain import PREPARE
 from pullback.reference import conv as reference_conv
 from pullback.registry import kernels_for

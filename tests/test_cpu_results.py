@@ -14,7 +14,7 @@ import pytest
 from cpu_calls import run_python
 
 import pullback as pb
-from pullback.cpu.conv.ops import transpose as matrix
+from pullback.cpu.conv import transpose as matrix
 from pullback.cpu.engine import memory, recycling, roofs
 from pullback.cpu.engine.addresses import address_of
 

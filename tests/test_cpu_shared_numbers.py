@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 import pullback as pb
-from pullback.cpu.conv.ops import cells_kernel as cells_kernels
-from pullback.cpu.conv.ops import common as conv_common
-from pullback.cpu.conv.ops import direct as conv_direct
-from pullback.cpu.conv.ops import direct_kernel as direct_kernels
-from pullback.cpu.conv.ops import filter_gradient as conv_filter
-from pullback.cpu.conv.ops import filter_gradient_kernel as filter_kernels
-from pullback.cpu.conv.ops import transpose as matrix
-from pullback.cpu.conv.ops import transpose_kernel as matrix_kernels
+from pullback.cpu.conv import cells_kernel as cells_kernels
+from pullback.cpu.conv import common as conv_common
+from pullback.cpu.conv import direct as conv_direct
+from pullback.cpu.conv import direct_kernel as direct_kernels
+from pullback.cpu.conv import filter_gradient as conv_filter
+from pullback.cpu.conv import filter_gradient_kernel as filter_kernels
+from pullback.cpu.conv import transpose as matrix
+from pullback.cpu.conv import transpose_kernel as matrix_kernels
 from pullback.cpu.conv.sweep import sweep_of
-from pullback.cpu.depthwise.ops import cells_kernel as depthwise_kernels
-from pullback.cpu.depthwise.ops import flat as depthwise_flat
-from pullback.cpu.depthwise.ops import flat_kernel as flat_kernels
-from pullback.cpu.depthwise.ops import planes as depthwise_planes
-from pullback.cpu.depthwise.ops import planes_kernel as planes_kernels
-from pullback.cpu.depthwise.ops import slide as depthwise_slide
-from pullback.cpu.depthwise.ops import slide_kernel as slide_kernels
-from pullback.cpu.depthwise.ops import tables as depthwise_tables
+from pullback.cpu.depthwise import cells_kernel as depthwise_kernels
+from pullback.cpu.depthwise import flat as depthwise_flat
+from pullback.cpu.depthwise import flat_kernel as flat_kernels
+from pullback.cpu.depthwise import planes as depthwise_planes
+from pullback.cpu.depthwise import planes_kernel as planes_kernels
+from pullback.cpu.depthwise import slide as depthwise_slide
+from pullback.cpu.depthwise import slide_kernel as slide_kernels
+from pullback.cpu.depthwise import tables as depthwise_tables
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.pool.ops import gradient as pool_gradient
-from pullback.cpu.pool.ops import scatter_places_kernel as scatter_many
+from pullback.cpu.pool import gradient as pool_gradient
+from pullback.cpu.pool import scatter_places_kernel as scatter_many
 from pullback.cpu.simd import register_tiles as tiles
 from pullback.cpu.simd.lanes import Lanes
 

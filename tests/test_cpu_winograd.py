@@ -13,7 +13,7 @@ from cpu_calls import LAYOUTS, bits, guarded_calls
 import pullback as pb
 from pullback import settings
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.winograd.ops import ops as winograd
+from pullback.cpu.winograd import ops as winograd
 from pullback.ops.explain import PREPARE
 
 OPS: dict[str, Callable[..., np.ndarray]] = {

@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any
 
 from pullback.cpu import crop
-from pullback.cpu.conv.ops import ops as conv
-from pullback.cpu.depthwise.ops import ops as depthwise
+from pullback.cpu.conv import ops as conv
+from pullback.cpu.depthwise import ops as depthwise
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.pool.common import CHANNELS, PHASES, PLANES, ROWS, SCATTER, WHOLE, is_whole, simplified
 from pullback.cpu.pool.forward import least_unpacked_bytes
 from pullback.cpu.pool.gradient import is_flat, prefers_gather, prefers_phases
-from pullback.cpu.pool.ops import ops as pool
+from pullback.cpu.pool import ops as pool
 from pullback.cpu.refusals import ordinary
-from pullback.cpu.winograd.ops import ops as winograd
+from pullback.cpu.winograd import ops as winograd
 from pullback.problem import Problem
 from pullback.registry import CPU, Accepts, add_kernel
 

@@ -20,9 +20,10 @@ from pullback.cpu.conv.common import (
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
+from pullback.cpu.conv.records import CellsSweep
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -137,8 +138,8 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     }  # fmt: skip
     pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups
     last = problem.layout == "channels_last"
-    compiled = code(Variant("conv.cells", "sweep" if padded else "skip", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(compiled, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
+    compiled = Variant("conv.cells", "sweep" if padded else "skip", problem.dtype.name, (("first", not last),))
+    swept = make_plan(compiled, CellsSweep, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
     check = padded and sweep.is_padded
     return ConvPlan(pack_plan(problem, sweep, places, terms, order, check), swept, packed_bytes, sweep.target_cells)

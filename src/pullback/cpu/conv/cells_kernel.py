@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import CellsSweep
 from pullback.cpu.conv.tap_ranges_kernel import AXIS_WORDS, base_range, tap_range
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.register_tiles import make_masked_tiles, make_table_tiles, tile_size
@@ -171,79 +172,86 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             )
 
     def make_sweep(sum_phase: Any) -> Any:
-        def sweep(
-            piece, scratch, source, target, packed, groups, depths, row_blocks, col_blocks, block_rows, block_cols, rows, cols,
-            in_depth, in_rows, in_cols, source_cell, source_channel, source_row, source_plane, source_image, source_group,
-            step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h, reach_w,
-            line_places, split_places, plane_bytes, channels, block_channels, n_count, n_padded, terms, phases, phase_table,
-            out_depth, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group, target_channel,
-            padded, buffer_start, buffer_row, table_start, range_start, most_taps,
-        ):  # fmt: skip
+        def sweep(args: CellsSweep, piece, scratch):
             """line_places: bases in a row of places; split_places: places of one split (row residue, column residue) of a plane."""
-            group, rest = piece % groups, piece // groups
-            w0, rest = rest % col_blocks * block_cols, rest // col_blocks
-            h0, rest = rest % row_blocks * block_rows, rest // row_blocks
-            d0, image = rest % depths, rest // depths
-            h1, w1 = min(rows, h0 + block_rows), min(cols, w0 + block_cols)
-            x = source + group * source_group + image * source_image
-            buffer, table = scratch + buffer_start, scratch + table_start
-            for c0 in range(0, channels, block_channels):
-                size = min(block_channels, channels - c0)
-                if padded:
-                    fill_zero(scratch, size * plane_bytes)
-                for d in range(reach_d):
-                    depth = d0 * step_d + low_d + d * grid_d
-                    for h in range((h1 - h0 - 1) * hop_h + reach_h):
-                        row = h0 * step_h + low_h + h * grid_h
-                        if 0 <= depth < in_depth and 0 <= row < in_rows:
-                            for split in range(hop_w):
+            group, rest = piece % args.groups, piece // args.groups
+            w0, rest = rest % args.col_blocks * args.block_cols, rest // args.col_blocks
+            h0, rest = rest % args.row_blocks * args.block_rows, rest // args.row_blocks
+            d0, image = rest % args.depths, rest // args.depths
+            h1, w1 = min(args.rows, h0 + args.block_rows), min(args.cols, w0 + args.block_cols)
+            x = args.source + group * args.source_group + image * args.source_image
+            buffer, table = scratch + args.buffer_start, scratch + args.table_start
+            for c0 in range(0, args.channels, args.block_channels):
+                size = min(args.block_channels, args.channels - c0)
+                if args.padded:
+                    fill_zero(scratch, size * args.plane_bytes)
+                for d in range(args.reach_d):
+                    depth = d0 * args.step_d + args.low_d + d * args.grid_d
+                    for h in range((h1 - h0 - 1) * args.hop_h + args.reach_h):
+                        row = h0 * args.step_h + args.low_h + h * args.grid_h
+                        if 0 <= depth < args.in_depth and 0 <= row < args.in_rows:
+                            for split in range(args.hop_w):
                                 # Places split, split + hop_w, ... of the row: the cells from cell0 on that lie inside it.
-                                cell0, step = w0 * step_w + low_w + split * grid_w, grid_w * hop_w
-                                count = ((w1 - w0 - 1) * hop_w + reach_w - split + hop_w - 1) // hop_w
+                                cell0, step = w0 * args.step_w + args.low_w + split * args.grid_w, args.grid_w * args.hop_w
+                                count = ((w1 - w0 - 1) * args.hop_w + args.reach_w - split + args.hop_w - 1) // args.hop_w
                                 begin = max(0, (step - 1 - cell0) // step)
-                                end = min(count, (in_cols - cell0 + step - 1) // step)
-                                at = ((d * hop_h + h % hop_h) * hop_w + split) * split_places + h // hop_h * line_places + begin
+                                end = min(count, (args.in_cols - cell0 + step - 1) // step)
+                                at = (
+                                    ((d * args.hop_h + h % args.hop_h) * args.hop_w + split) * args.split_places
+                                    + h // args.hop_h * args.line_places
+                                    + begin
+                                )
                                 if end > begin:
                                     pack_cells(
-                                        x + depth * source_plane + row * source_row + (cell0 + begin * step) * source_cell
-                                        + c0 * source_channel, source_channel, step * source_cell, end - begin, size,
-                                        scratch + at * WIDE, plane_bytes,
+                                        x + depth * args.source_plane + row * args.source_row + (cell0 + begin * step) * args.source_cell
+                                        + c0 * args.source_channel, args.source_channel, step * args.source_cell, end - begin, size,
+                                        scratch + at * WIDE, args.plane_bytes,
                                     )  # fmt: skip
-                for p in range(phases):
-                    words = phase_table + PHASE * p
+                for p in range(args.phases):
+                    words = args.phase_table + PHASE * p
                     row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
                     if d0 < get_int(words) and row1 > h0 and col1 > w0:
-                        for n0 in range(0, n_count, 2 * V):
-                            width = min(2 * V, n_padded - n0)
-                            panel = packed + (group * n_padded + n0) * terms * WIDE
+                        for n0 in range(0, args.n_count, 2 * V):
+                            width = min(2 * V, args.n_padded - n0)
+                            panel = args.packed + (group * args.n_padded + n0) * args.terms * WIDE
                             sum_phase(
-                                words, scratch, table, scratch + range_start, most_taps, h0, row1, w0, col1, d0 * step_d, in_depth,
-                                step_h, in_rows, step_w, in_cols, line_places, size, plane_bytes,
-                                panel + (get_int(words + 48) * channels + get_int(words + 56) * c0) * width * WIDE, width,
-                                min(2 * V, n_count - n0), buffer + (p * n_count + n0) * buffer_row, buffer_row, c0 > 0,
+                                words, scratch, table, scratch + args.range_start, args.most_taps, h0, row1, w0, col1, d0 * args.step_d, args.in_depth,
+                                args.step_h, args.in_rows, args.step_w, args.in_cols, args.line_places, size, args.plane_bytes,
+                                panel + (get_int(words + 48) * args.channels + get_int(words + 56) * c0) * width * WIDE, width,
+                                min(2 * V, args.n_count - n0), buffer + (p * args.n_count + n0) * args.buffer_row, args.buffer_row, c0 > 0,
                             )  # fmt: skip
-            for p in range(phases):
-                words = phase_table + PHASE * p
+            for p in range(args.phases):
+                words = args.phase_table + PHASE * p
                 row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
                 if d0 < get_int(words):
                     origin = (
-                        target + group * target_group + image * target_image + (d0 * to_d + get_int(words + 24)) * target_plane
+                        args.target
+                        + group * args.target_group
+                        + image * args.target_image
+                        + (d0 * args.to_d + get_int(words + 24)) * args.target_plane
                     )
                     for h in range(h0, row1):
                         out = (
                             origin
-                            + (h * to_h + get_int(words + 32)) * target_row
-                            + (w0 * to_w + get_int(words + 40)) * target_cell
+                            + (h * args.to_h + get_int(words + 32)) * args.target_row
+                            + (w0 * args.to_w + get_int(words + 40)) * args.target_cell
                         )
-                        made = buffer + p * n_count * buffer_row + (h - h0) * line_places * WIDE
-                        if first and to_w == 1:
-                            for n in range(n_count):
-                                narrow_run(made + n * buffer_row, out + n * target_channel, col1 - w0)
+                        made = buffer + p * args.n_count * args.buffer_row + (h - h0) * args.line_places * WIDE
+                        if first and args.to_w == 1:
+                            for n in range(args.n_count):
+                                narrow_run(made + n * args.buffer_row, out + n * args.target_channel, col1 - w0)
                         elif first:
-                            for n in range(n_count):
-                                turn_back(made + n * buffer_row, 0, out + n * target_channel, to_w * target_cell, 1, col1 - w0)
+                            for n in range(args.n_count):
+                                turn_back(
+                                    made + n * args.buffer_row,
+                                    0,
+                                    out + n * args.target_channel,
+                                    args.to_w * args.target_cell,
+                                    1,
+                                    col1 - w0,
+                                )
                         else:
-                            turn_back(made, buffer_row, out, to_w * target_cell, n_count, col1 - w0)
+                            turn_back(made, args.buffer_row, out, args.to_w * args.target_cell, args.n_count, col1 - w0)
 
         return sweep
 

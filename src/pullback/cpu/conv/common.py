@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder, filter_steps
+from pullback.cpu.conv.records import PackPack
 from pullback.cpu.conv.sweep import Sweep
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.problem import Problem
@@ -128,7 +129,7 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
         "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
     }  # fmt: skip
     moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
-    return make_plan(code(Variant("conv.pack", "pack", problem.dtype.name)), sweep.groups * blocks, 0, moved, given)
+    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), PackPack, sweep.groups * blocks, 0, moved, given)
 
 
 def stretch_of(terms: int) -> int:

@@ -25,8 +25,9 @@ from pullback.cpu.conv.common import (
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
+from pullback.cpu.conv.records import DirectSweep
 from pullback.cpu.conv.sweep import Sweep, sweep_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.plan import make_plan
@@ -194,8 +195,8 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
     }  # fmt: skip
     pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
-    compiled = code(Variant("conv.direct", "sweep", problem.dtype.name, (("first", not last),)))
-    swept = make_plan(compiled, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
+    compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("first", not last),))
+    swept = make_plan(compiled, DirectSweep, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
     return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)

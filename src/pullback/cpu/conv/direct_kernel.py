@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import DirectSweep
 from pullback.cpu.conv.source_kernel import make_area
 from pullback.cpu.conv.tap_ranges_kernel import AXIS_WORDS, tap_place, tap_range, whole_range
 from pullback.cpu.simd.native import fence
@@ -167,107 +168,137 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                             sums = sums + load_some(at + j * step, min(V, count - j)) * zero
         return any_lane(invert(equal(sums, zero)))
 
-    def sweep(
-        piece, scratch, source, target, packed,
-        groups, ranges, range_blocks, depths, row_blocks, col_blocks, block_images, block_rows, block_cols,
-        images, rows, cols, in_depth, in_rows, in_cols, source_cell, source_channel, source_row, source_plane, source_image,
-        source_group, step_d, step_h, step_w, low_d, low_h, low_w, grid_d, grid_h, grid_w, hop_h, hop_w, reach_d, reach_h,
-        reach_w, parts_h, parts_w, apart_h, apart_w, part_h, part_w,
-        in_place, place_bytes, line_bytes, plane_bytes, volume_bytes, base_row, base_col, channels, block_channels, merged,
-        n_count, n_padded, terms, phases, phase_table, columns, runs, list_start, list_bytes, slots, cuts, cut_bytes, panels,
-        stream, stretch, ahead_table, lines,
-        out_depth, out_rows, out_cols, to_d, to_h, to_w, target_cell, target_row, target_plane, target_image, target_group,
-        target_channel, buffered, buffer_start, buffer_n, redo,
-    ):  # fmt: skip
+    def sweep(args: DirectSweep, piece, scratch):
         """redo: only where the target holds something that is not finite."""
-        n_range, rest = piece % ranges, piece // ranges
-        group, rest = rest % groups, rest // groups
-        w0, rest = rest % col_blocks * block_cols, rest // col_blocks
-        h0, rest = rest % row_blocks * block_rows, rest // row_blocks
-        d0, i0 = rest % depths, rest // depths * block_images
-        i1, h1, w1 = min(images, i0 + block_images), min(rows, h0 + block_rows), min(cols, w0 + block_cols)
-        x = source + group * source_group + i0 * source_image
+        n_range, rest = piece % args.ranges, piece // args.ranges
+        group, rest = rest % args.groups, rest // args.groups
+        w0, rest = rest % args.col_blocks * args.block_cols, rest // args.col_blocks
+        h0, rest = rest % args.row_blocks * args.block_rows, rest // args.row_blocks
+        d0, i0 = rest % args.depths, rest // args.depths * args.block_images
+        i1, h1, w1 = (
+            min(args.images, i0 + args.block_images),
+            min(args.rows, h0 + args.block_rows),
+            min(args.cols, w0 + args.block_cols),
+        )
+        x = args.source + group * args.source_group + i0 * args.source_image
         # The target cells of the block: in the target, or in scratch with the channels of a cell side by side.
-        td0, th0, tw0 = d0 * to_d, h0 * to_h, w0 * to_w
-        td1, th1, tw1 = min(out_depth, td0 + to_d), min(out_rows, h1 * to_h), min(out_cols, w1 * to_w)
-        origin = target + group * target_group + i0 * target_image + td0 * target_plane + th0 * target_row + tw0 * target_cell
-        if buffered:
-            c_cell = buffer_n * WIDE
+        td0, th0, tw0 = d0 * args.to_d, h0 * args.to_h, w0 * args.to_w
+        td1, th1, tw1 = (
+            min(args.out_depth, td0 + args.to_d),
+            min(args.out_rows, h1 * args.to_h),
+            min(args.out_cols, w1 * args.to_w),
+        )
+        origin = (
+            args.target
+            + group * args.target_group
+            + i0 * args.target_image
+            + td0 * args.target_plane
+            + th0 * args.target_row
+            + tw0 * args.target_cell
+        )
+        if args.buffered:
+            c_cell = args.buffer_n * WIDE
             c_row = (tw1 - tw0) * c_cell
             c_plane = (th1 - th0) * c_row
             c_image = (td1 - td0) * c_plane
-            c_base = scratch + buffer_start
+            c_base = scratch + args.buffer_start
         else:
-            c_cell, c_row, c_plane, c_image, c_base = target_cell, target_row, target_plane, target_image, origin
-        first_n = n_range * range_blocks * 2 * V
-        last_n = min(n_count, first_n + range_blocks * 2 * V)
-        if redo and not has_faults(
-            origin + first_n * target_channel, target_image, target_plane, target_row, target_cell, target_channel,
+            c_cell, c_row, c_plane, c_image, c_base = (
+                args.target_cell,
+                args.target_row,
+                args.target_plane,
+                args.target_image,
+                origin,
+            )
+        first_n = n_range * args.range_blocks * 2 * V
+        last_n = min(args.n_count, first_n + args.range_blocks * 2 * V)
+        if args.redo and not has_faults(
+            origin + first_n * args.target_channel, args.target_image, args.target_plane, args.target_row, args.target_cell, args.target_channel,
             i1 - i0, td1 - td0, th1 - th0, tw1 - tw0, last_n - first_n,
         ):  # fmt: skip
             return
-        for c0 in range(0, channels, block_channels):
-            size = min(block_channels, channels - c0)
-            last_block = c0 + size == channels
-            if in_place:
-                area = x + (d0 * step_d + low_d) * source_plane + (h0 * step_h + low_h) * source_row
-                area += (w0 * step_w + low_w) * source_cell + c0 * source_channel
+        for c0 in range(0, args.channels, args.block_channels):
+            size = min(args.block_channels, args.channels - c0)
+            last_block = c0 + size == args.channels
+            if args.in_place:
+                area = (
+                    x + (d0 * args.step_d + args.low_d) * args.source_plane + (h0 * args.step_h + args.low_h) * args.source_row
+                )
+                area += (w0 * args.step_w + args.low_w) * args.source_cell + c0 * args.source_channel
             else:
                 area = scratch
                 for i in range(i1 - i0):
-                    for d in range(reach_d):
-                        depth = d0 * step_d + low_d + d * grid_d
-                        for part in range(parts_h):
-                            for h in range((h1 - h0 - 1) * hop_h + reach_h):
-                                row = h0 * step_h + low_h + part * apart_h + h * grid_h
-                                inside = 0 <= depth < in_depth and 0 <= row < in_rows
-                                cells = in_cols if inside else NO_CELLS
-                                from_row = x + i * source_image + depth * source_plane + row * source_row + c0 * source_channel
-                                to = area + i * volume_bytes + d * plane_bytes + part * part_h + h * line_bytes
-                                for q in range(parts_w):
+                    for d in range(args.reach_d):
+                        depth = d0 * args.step_d + args.low_d + d * args.grid_d
+                        for part in range(args.parts_h):
+                            for h in range((h1 - h0 - 1) * args.hop_h + args.reach_h):
+                                row = h0 * args.step_h + args.low_h + part * args.apart_h + h * args.grid_h
+                                inside = 0 <= depth < args.in_depth and 0 <= row < args.in_rows
+                                cells = args.in_cols if inside else NO_CELLS
+                                from_row = (
+                                    x
+                                    + i * args.source_image
+                                    + depth * args.source_plane
+                                    + row * args.source_row
+                                    + c0 * args.source_channel
+                                )
+                                to = (
+                                    area
+                                    + i * args.volume_bytes
+                                    + d * args.plane_bytes
+                                    + part * args.part_h
+                                    + h * args.line_bytes
+                                )
+                                for q in range(args.parts_w):
                                     pack_row(
-                                        from_row, source_channel, source_cell, cells, w0 * step_w + low_w + q * apart_w, grid_w,
-                                        (w1 - w0 - 1) * hop_w + reach_w, size, to + q * part_w, place_bytes,
+                                        from_row, args.source_channel, args.source_cell, cells, w0 * args.step_w + args.low_w + q * args.apart_w, args.grid_w,
+                                        (w1 - w0 - 1) * args.hop_w + args.reach_w, size, to + q * args.part_w, args.place_bytes,
                                     )  # fmt: skip
-            for n0 in range(first_n, last_n, panels * 2 * V):
-                n = min(panels * 2 * V, last_n - n0)
-                panel = packed + (group * n_padded + n0) * terms * WIDE
+            for n0 in range(first_n, last_n, args.panels * 2 * V):
+                n = min(args.panels * 2 * V, last_n - n0)
+                panel = args.packed + (group * args.n_padded + n0) * args.terms * WIDE
                 c_block = c_base
-                if not buffered:
+                if not args.buffered:
                     c_block += n0 * WIDE
-                elif buffer_n > 2 * V:
+                elif args.buffer_n > 2 * V:
                     c_block += (n0 - first_n) * WIDE
-                for p in range(phases):
-                    words = phase_table + PHASE * p
+                for p in range(args.phases):
+                    words = args.phase_table + PHASE * p
                     row1, col1 = min(h1, get_int(words + 8)), min(w1, get_int(words + 16))
                     if d0 < get_int(words) and row1 > h0 and col1 > w0:
                         cell = (
                             c_block + get_int(words + 24) * c_plane + get_int(words + 32) * c_row + get_int(words + 40) * c_cell
                         )
-                        term = get_int(words + 48) * channels + get_int(words + 56) * c0
-                        row_taps = columns if columns else get_int(words + AXES + 2 * AXIS)
-                        length = stretch if stretch else size * merged
-                        how = ADDED if c0 > 0 else STREAMED if stream else FRESH
+                        term = get_int(words + 48) * args.channels + get_int(words + 56) * c0
+                        row_taps = args.columns if args.columns else get_int(words + AXES + 2 * AXIS)
+                        length = args.stretch if args.stretch else size * args.merged
+                        how = ADDED if c0 > 0 else STREAMED if args.stream else FRESH
                         tile_block(
-                            i1 - i0, h0, row1, w0, col1, d0 * step_d, in_depth, step_h, in_rows, step_w, in_cols, words + AXES,
-                            row_taps, runs, scratch + list_start, list_bytes, slots, cuts, cut_bytes,
-                            area, volume_bytes, base_row, base_col, length, panel, term, terms, cell, c_image, to_h * c_row,
-                            to_w * c_cell, n, how, ahead_table, lines,
+                            i1 - i0, h0, row1, w0, col1, d0 * args.step_d, args.in_depth, args.step_h, args.in_rows, args.step_w, args.in_cols, words + AXES,
+                            row_taps, args.runs, scratch + args.list_start, args.list_bytes, args.slots, args.cuts, args.cut_bytes,
+                            area, args.volume_bytes, args.base_row, args.base_col, length, panel, term, args.terms, cell, c_image, args.to_h * c_row,
+                            args.to_w * c_cell, n, how, args.ahead_table, args.lines,
                         )  # fmt: skip
-                if buffered and last_block:
+                if args.buffered and last_block:
                     # On its way out: whole planes at once where rows follow each other, else row by row.
-                    run_rows = th1 - th0 if first and tw1 - tw0 == out_cols else 1
+                    run_rows = th1 - th0 if first and tw1 - tw0 == args.out_cols else 1
                     for i in range(i1 - i0):
                         for d in range(td1 - td0):
                             for h in range(0, th1 - th0, run_rows):
                                 made = c_block + i * c_image + d * c_plane + h * c_row
-                                out = origin + i * target_image + d * target_plane + h * target_row + n0 * target_channel
+                                out = (
+                                    origin
+                                    + i * args.target_image
+                                    + d * args.target_plane
+                                    + h * args.target_row
+                                    + n0 * args.target_channel
+                                )
                                 if first:
-                                    turn_back(made, c_cell, out, target_channel, run_rows * (tw1 - tw0), n)
+                                    turn_back(made, c_cell, out, args.target_channel, run_rows * (tw1 - tw0), n)
                                 else:
                                     for w in range(tw1 - tw0):
-                                        narrow_run(made + w * c_cell, out + w * target_cell, n)
-        if stream:
+                                        narrow_run(made + w * c_cell, out + w * args.target_cell, n)
+        if args.stream:
             fence()
 
     return {"sweep": sweep}

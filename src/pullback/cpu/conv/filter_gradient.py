@@ -11,8 +11,9 @@ import numpy as np
 
 from pullback.cpu.conv.common import LINE, PIECES, Table, lanes_of, pitches, tile_rows, wide_of
 from pullback.cpu.conv.filter_gradient_blocks import FilterBlocks, filter_blocks
+from pullback.cpu.conv.records import FilterGradientFinish, FilterGradientSums
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, sweep_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -235,8 +236,8 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "fetch": int(fetch),
         "table_bytes": table_bytes, "ahead": np.array(x_run + y_run, np.int64),
     }  # fmt: skip
-    compiled = code(Variant("conv.filter_gradient", "sums", problem.dtype.name, (("first", not last),)))
-    sums = make_plan(compiled, pieces, scratch, work // 4, given)
+    compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("first", not last),))
+    sums = make_plan(compiled, FilterGradientSums, pieces, scratch, work // 4, given)
     checked = merged > 1 and w.is_padded and padded
     if straight:
         return FilterPlan(sums, None, 0, checked, swapped)
@@ -245,7 +246,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         groups, channels = 1, groups * channels
     rows_each = max(-(-groups * channels // PIECES), -(-v // taps))
     finish = make_plan(
-        code(Variant("conv.filter_gradient", "finish", problem.dtype.name, (("first", turned),))), -(-groups * channels // rows_each),
+        Variant("conv.filter_gradient", "finish", problem.dtype.name, (("first", turned),)), FilterGradientFinish, -(-groups * channels // rows_each),
         TURNED * 4 * v * wide, cut.parts * sums_bytes,
         {
             "sums": None, "target": None, "parts": cut.parts, "part_bytes": sums_bytes, "rows_each": rows_each,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import FilterGradientFinish, FilterGradientSums
 from pullback.cpu.conv.source_kernel import make_area
 from pullback.cpu.simd.native import LINE
 from pullback.cpu.simd.register_tiles import make_asking_tiles, tile_size
@@ -145,83 +146,96 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                     ahead_x, x_lines, ahead_y, y_lines, lines_at,
                 )  # fmt: skip
 
-    def sums(
-        piece, scratch, x, dy, target, groups, channel_ranges, range_channels, n_ranges, range_blocks, part_blocks, blocks,
-        row_blocks, col_blocks, block_images, block_rows, block_cols, images, depths, rows, cols, in_depth, in_rows, in_cols,
-        x_image, x_plane, x_row, x_cell, x_channel, y_image, y_plane, y_row, y_cell, y_channel, step_h, step_w,
-        hop_d, hop_h, hop_w, channels, n_count, n_padded, taps, tap_table, in_place, low_h, low_w, grid_h, grid_w, reach_h,
-        reach_w, place_bytes, line_bytes, plane_bytes, volume_bytes, panel_start, panel_bytes, table_start,
-        c_part, c_group, c_tap, c_row, merged, x_channels, dy_in_place, table_bytes, fetch, ahead,
-    ):  # fmt: skip
-        n_range, rest = piece % n_ranges, piece // n_ranges
-        c0, rest = rest % channel_ranges * range_channels, rest // channel_ranges
-        group, part = rest % groups, rest // groups
-        size = min(range_channels, channels - c0)
-        first_n = n_range * range_blocks * 2 * V
-        last_n = min(n_count, first_n + range_blocks * 2 * V)
-        to = target + part * c_part + group * c_group + c0 * c_row
-        cells = x + (group * x_channels + c0) * x_channel
-        source = dy + group * n_count * y_channel
-        tables = scratch + table_start
-        lines_at, x_lines, y_lines = tables + 3 * table_bytes, 0, 0
-        if fetch:
-            x_lines = list_lines(ahead, lines_at)
-            y_lines = list_lines(ahead + 40, lines_at + 8 * x_lines)
-        end = min(blocks, part * part_blocks + part_blocks)
-        for block in range(part * part_blocks, end):
-            w0, rest = block % col_blocks * block_cols, block // col_blocks
-            h0, i0 = rest % row_blocks * block_rows, rest // row_blocks * block_images
-            i1, h1, w1 = min(images, i0 + block_images), min(rows, h0 + block_rows), min(cols, w0 + block_cols)
-            here = source + i0 * y_image + h0 * y_row + w0 * y_cell
-            panels = scratch + panel_start
-            whole_rows = w1 - w0 == cols
-            run, runs = ((h1 - h0) * cols, 1) if whole_rows else (w1 - w0, h1 - h0)
+    def sums(args: FilterGradientSums, piece, scratch):
+        n_range, rest = piece % args.n_ranges, piece // args.n_ranges
+        c0, rest = rest % args.channel_ranges * args.range_channels, rest // args.channel_ranges
+        group, part = rest % args.groups, rest // args.groups
+        size = min(args.range_channels, args.channels - c0)
+        first_n = n_range * args.range_blocks * 2 * V
+        last_n = min(args.n_count, first_n + args.range_blocks * 2 * V)
+        to = args.target + part * args.c_part + group * args.c_group + c0 * args.c_row
+        cells = args.x + (group * args.x_channels + c0) * args.x_channel
+        source = args.dy + group * args.n_count * args.y_channel
+        tables = scratch + args.table_start
+        lines_at, x_lines, y_lines = tables + 3 * args.table_bytes, 0, 0
+        if args.fetch:
+            x_lines = list_lines(args.ahead, lines_at)
+            y_lines = list_lines(args.ahead + 40, lines_at + 8 * x_lines)
+        end = min(args.blocks, part * args.part_blocks + args.part_blocks)
+        for block in range(part * args.part_blocks, end):
+            w0, rest = block % args.col_blocks * args.block_cols, block // args.col_blocks
+            h0, i0 = rest % args.row_blocks * args.block_rows, rest // args.row_blocks * args.block_images
+            i1, h1, w1 = (
+                min(args.images, i0 + args.block_images),
+                min(args.rows, h0 + args.block_rows),
+                min(args.cols, w0 + args.block_cols),
+            )
+            here = source + i0 * args.y_image + h0 * args.y_row + w0 * args.y_cell
+            panels = scratch + args.panel_start
+            whole_rows = w1 - w0 == args.cols
+            run, runs = ((h1 - h0) * args.cols, 1) if whole_rows else (w1 - w0, h1 - h0)
             for n0 in range(first_n, last_n, 2 * V):
-                width = min(2 * V, n_padded - n0)
-                if not dy_in_place or n0 + width > n_count:
-                    panel = panels + (n0 - first_n) // (2 * V) * panel_bytes
+                width = min(2 * V, args.n_padded - n0)
+                if not args.dy_in_place or n0 + width > args.n_count:
+                    panel = panels + (n0 - first_n) // (2 * V) * args.panel_bytes
                     for i in range(i1 - i0):
-                        for d in range(depths):
+                        for d in range(args.depths):
                             for h in range(runs):
-                                line = here + i * y_image + d * y_plane + h * y_row + n0 * y_channel
-                                pack_panel(line, y_channel, y_cell, run, min(2 * V, last_n - n0), panel, width)
+                                line = here + i * args.y_image + d * args.y_plane + h * args.y_row + n0 * args.y_channel
+                                pack_panel(line, args.y_channel, args.y_cell, run, min(2 * V, last_n - n0), panel, width)
                                 panel += run * width * WIDE
-            if in_place:
-                a, a_image, a_plane, a_row, a_cell, a_channel = cells + i0 * x_image, x_image, x_plane, x_row, x_cell, x_channel
+            if args.in_place:
+                a, a_image, a_plane, a_row, a_cell, a_channel = (
+                    cells + i0 * args.x_image,
+                    args.x_image,
+                    args.x_plane,
+                    args.x_row,
+                    args.x_cell,
+                    args.x_channel,
+                )
             else:
-                a = scratch - h0 * hop_h * line_bytes - w0 * hop_w * place_bytes
-                a_image, a_plane, a_row, a_cell, a_channel = volume_bytes, plane_bytes, line_bytes, place_bytes, WIDE
-                top, left = h0 * step_h + low_h, w0 * step_w + low_w
+                a = scratch - h0 * args.hop_h * args.line_bytes - w0 * args.hop_w * args.place_bytes
+                a_image, a_plane, a_row, a_cell, a_channel = (
+                    args.volume_bytes,
+                    args.plane_bytes,
+                    args.line_bytes,
+                    args.place_bytes,
+                    WIDE,
+                )
+                top, left = h0 * args.step_h + args.low_h, w0 * args.step_w + args.low_w
                 for i in range(i1 - i0):
-                    for d in range(in_depth):
-                        for h in range((h1 - h0 - 1) * hop_h + reach_h):
-                            row = top + h * grid_h
-                            if 0 <= row < in_rows:
+                    for d in range(args.in_depth):
+                        for h in range((h1 - h0 - 1) * args.hop_h + args.reach_h):
+                            row = top + h * args.grid_h
+                            if 0 <= row < args.in_rows:
                                 pack_row(
-                                    cells + (i0 + i) * x_image + d * x_plane + row * x_row, x_channel, x_cell, in_cols, left,
-                                    grid_w, (w1 - w0 - 1) * hop_w + reach_w, size // merged,
-                                    scratch + i * volume_bytes + d * plane_bytes + h * line_bytes, place_bytes,
+                                    cells + (i0 + i) * args.x_image + d * args.x_plane + row * args.x_row, args.x_channel, args.x_cell, args.in_cols, left,
+                                    args.grid_w, (w1 - w0 - 1) * args.hop_w + args.reach_w, size // args.merged,
+                                    scratch + i * args.volume_bytes + d * args.plane_bytes + h * args.line_bytes, args.place_bytes,
                                 )  # fmt: skip
             ahead_x, ahead_y, more = 0, 0, 0
-            if fetch:
+            if args.fetch:
                 next_piece, next_block = piece, block + 1
                 if next_block == end:  # likely this thread's next
                     next_piece = piece + 1
-                    next_block = next_piece // (n_ranges * channel_ranges * groups) * part_blocks
-                more = int(next_block < blocks)
-                rest = next_piece // n_ranges
-                next_c, next_group = rest % channel_ranges * range_channels, rest // channel_ranges % groups
-                ahead_x = x + (next_group * x_channels + next_c) * x_channel
-                ahead_y = dy + (next_group * n_count + next_piece % n_ranges * range_blocks * 2 * V) * y_channel
-                next_w, rest = next_block % col_blocks * block_cols, next_block // col_blocks
-                next_h, next_i = rest % row_blocks * block_rows, rest // row_blocks * block_images
-                left, top = max(0, next_w * step_w + low_w), max(0, next_h * step_h + low_h)
-                ahead_x += next_i * x_image + top * x_row + left * x_cell
-                ahead_y += next_i * y_image + next_h * y_row + next_w * y_cell
+                    next_block = next_piece // (args.n_ranges * args.channel_ranges * args.groups) * args.part_blocks
+                more = int(next_block < args.blocks)
+                rest = next_piece // args.n_ranges
+                next_c, next_group = rest % args.channel_ranges * args.range_channels, rest // args.channel_ranges % args.groups
+                ahead_x = args.x + (next_group * args.x_channels + next_c) * args.x_channel
+                ahead_y = (
+                    args.dy
+                    + (next_group * args.n_count + next_piece % args.n_ranges * args.range_blocks * 2 * V) * args.y_channel
+                )
+                next_w, rest = next_block % args.col_blocks * args.block_cols, next_block // args.col_blocks
+                next_h, next_i = rest % args.row_blocks * args.block_rows, rest // args.row_blocks * args.block_images
+                left, top = max(0, next_w * args.step_w + args.low_w), max(0, next_h * args.step_h + args.low_h)
+                ahead_x += next_i * args.x_image + top * args.x_row + left * args.x_cell
+                ahead_y += next_i * args.y_image + next_h * args.y_row + next_w * args.y_cell
             sum_taps(
-                a, size, first_n, last_n, here, dy_in_place, panels, panel_bytes, n_count, n_padded, tables, table_bytes,
-                i1 - i0, h0, h1, w0, w1, depths, hop_d, hop_h, hop_w, a_image, a_plane, a_row, a_cell, a_channel, taps,
-                tap_table, y_image, y_plane, y_row, y_cell, to, c_tap, c_row, block > part * part_blocks,
+                a, size, first_n, last_n, here, args.dy_in_place, panels, args.panel_bytes, args.n_count, args.n_padded, tables, args.table_bytes,
+                i1 - i0, h0, h1, w0, w1, args.depths, args.hop_d, args.hop_h, args.hop_w, a_image, a_plane, a_row, a_cell, a_channel, args.taps,
+                args.tap_table, args.y_image, args.y_plane, args.y_row, args.y_cell, to, args.c_tap, args.c_row, block > part * args.part_blocks,
                 ahead_x, more * x_lines, ahead_y, more * y_lines, lines_at,
             )  # fmt: skip
 
@@ -232,34 +246,34 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             value = value + load_wide_some(place + p * part_bytes, n)
         return value
 
-    def finish(piece, scratch, sums, target, parts, part_bytes, rows_each, groups, channels, n_count, taps):
+    def finish(args: FilterGradientFinish, piece, scratch):
         """The parts added up in order, then stored as the layout has it. Sums are (group, tap, channel, n) in wide elements."""
-        row_bytes = n_count * WIDE
-        row, end = piece * rows_each, min(groups * channels, piece * rows_each + rows_each)
+        row_bytes = args.n_count * WIDE
+        row, end = piece * args.rows_each, min(args.groups * args.channels, piece * args.rows_each + args.rows_each)
         while row < end:
-            group, c = row // channels, row % channels
-            count = min(end - row, channels - c, max(1, TURNED // taps)) if first else 1
-            line = sums + (group * taps * channels + c) * row_bytes
+            group, c = row // args.channels, row % args.channels
+            count = min(end - row, args.channels - c, max(1, TURNED // args.taps)) if first else 1
+            line = args.sums + (group * args.taps * args.channels + c) * row_bytes
             if first:  # a block of sums with its channels and taps side by side is turned at once
-                for t0 in range(0, taps, TURNED):
-                    some_taps = min(TURNED, taps - t0)
-                    for j0 in range(0, n_count, 4 * V):
-                        width = min(4 * V, n_count - j0)
+                for t0 in range(0, args.taps, TURNED):
+                    some_taps = min(TURNED, args.taps - t0)
+                    for j0 in range(0, args.n_count, 4 * V):
+                        width = min(4 * V, args.n_count - j0)
                         for k in range(count):
                             for t in range(some_taps):
-                                here = line + ((t0 + t) * channels + k) * row_bytes + j0 * WIDE
+                                here = line + ((t0 + t) * args.channels + k) * row_bytes + j0 * WIDE
                                 for j in range(0, width, V):
-                                    value = add_parts(here + j * WIDE, parts, part_bytes, min(V, width - j))
+                                    value = add_parts(here + j * WIDE, args.parts, args.part_bytes, min(V, width - j))
                                     store_wide(scratch + ((k * some_taps + t) * 4 * V + j) * WIDE, value, V)
-                        to = target + (((group * n_count + j0) * channels + c) * taps + t0) * SIZE
-                        turn_back(scratch, 4 * V * WIDE, to, channels * taps * SIZE, count * some_taps, width)
+                        to = args.target + (((group * args.n_count + j0) * args.channels + c) * args.taps + t0) * SIZE
+                        turn_back(scratch, 4 * V * WIDE, to, args.channels * args.taps * SIZE, count * some_taps, width)
             else:
-                for t in range(taps):
-                    here = line + t * channels * row_bytes
-                    to = target + ((t * channels + c) * groups + group) * n_count * SIZE
-                    for j in range(0, n_count, V):
-                        n = min(V, n_count - j)
-                        store_some(to + j * SIZE, add_parts(here + j * WIDE, parts, part_bytes, n), n)
+                for t in range(args.taps):
+                    here = line + t * args.channels * row_bytes
+                    to = args.target + ((t * args.channels + c) * args.groups + group) * args.n_count * SIZE
+                    for j in range(0, args.n_count, V):
+                        n = min(V, args.n_count - j)
+                        store_some(to + j * SIZE, add_parts(here + j * WIDE, args.parts, args.part_bytes, n), n)
             row += count
 
     return {"sums": sums, "finish": finish}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import PackPack
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, get_int, inline, invert, put_int
@@ -28,45 +29,42 @@ def build(lanes: Any) -> dict[str, Any]:
             sums = sums + load_wide(panel + j * WIDE, V) * zero
         return any_lane(invert(equal(sums, zero)))
 
-    def pack(
-        piece, scratch, filter, packed, faults, check, blocks, block, n_count, n_padded, terms, group_bytes, n_bytes, runs,
-        run_bytes, run_length, run_row, place,
-    ):  # fmt: skip
+    def pack(args: PackPack, piece, scratch):
         """One panel. The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
 
         run_row = 0: a run holds the terms of one produced channel (the next channel is n_bytes on), and is transposed. Else a run
         is one term of all produced channels, side by side.
         """
-        group, n0 = piece // blocks, piece % blocks * block
-        width, n = min(block, n_padded - n0), min(block, n_count - n0)
-        panel = packed + (group * n_padded + n0) * terms * WIDE
-        source = filter + group * group_bytes + n0 * n_bytes
+        group, n0 = piece // args.blocks, piece % args.blocks * args.block
+        width, n = min(args.block, args.n_padded - n0), min(args.block, args.n_count - n0)
+        panel = args.packed + (group * args.n_padded + n0) * args.terms * WIDE
+        source = args.filter + group * args.group_bytes + n0 * args.n_bytes
         row_bytes = width * WIDE
-        if run_row:
-            for run in range(runs):
-                row = get_int(place + 8 * run)
+        if args.run_row:
+            for run in range(args.runs):
+                row = get_int(args.place + 8 * run)
                 if row >= 0:
                     for j in range(0, width, V):
                         target = panel + row * row_bytes + j * WIDE
-                        store_wide(target, load_some(source + run * run_bytes + j * SIZE, max(0, min(V, n - j))), V)
+                        store_wide(target, load_some(source + run * args.run_bytes + j * SIZE, max(0, min(V, n - j))), V)
         else:
             if n < width:
-                fill_zero(panel, terms * row_bytes)
-            for run in range(runs):
-                start = source + run * run_bytes
-                at = place + 8 * run * run_length
+                fill_zero(panel, args.terms * row_bytes)
+            for run in range(args.runs):
+                start = source + run * args.run_bytes
+                at = args.place + 8 * run * args.run_length
                 j = 0
-                while j < run_length:
+                while j < args.run_length:
                     # The longest stretch of terms that lie at even distances in the panel is turned at once.
                     first = get_int(at + 8 * j)
-                    step = get_int(at + 8 * j + 8) - first if j + 1 < run_length else 1
+                    step = get_int(at + 8 * j + 8) - first if j + 1 < args.run_length else 1
                     k = j + 1
-                    while k < run_length and get_int(at + 8 * k) == first + (k - j) * step and first >= 0 and step > 0:
+                    while k < args.run_length and get_int(at + 8 * k) == first + (k - j) * step and first >= 0 and step > 0:
                         k += 1
                     if first >= 0:
-                        transpose(start + j * SIZE, n_bytes, panel + first * row_bytes, step * row_bytes, n, k - j)
+                        transpose(start + j * SIZE, args.n_bytes, panel + first * row_bytes, step * row_bytes, n, k - j)
                     j = k
-        if check and has_faults(panel, terms * width):
-            put_int(faults, 1)
+        if args.check and has_faults(panel, args.terms * width):
+            put_int(args.faults, 1)
 
     return {"pack": pack}

@@ -23,8 +23,9 @@ from pullback.cpu.conv.common import (
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
+from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.conv.sweep import sweep_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -90,7 +91,9 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
         "lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
     }  # fmt: skip
     scratch = -(-block // (2 * v)) * channels * 2 * v * wide
-    compiled = code(Variant("conv.pointwise", "sweep", problem.dtype.name))
-    swept = make_plan(compiled, sweep.images * sweep.groups * pieces_each, scratch, work_of(sweep, terms), given)
+    compiled = Variant("conv.pointwise", "sweep", problem.dtype.name)
+    swept = make_plan(
+        compiled, PointwiseSweep, sweep.images * sweep.groups * pieces_each, scratch, work_of(sweep, terms), given
+    )
     packed_bytes = sweep.groups * given["n_padded"] * terms * wide
     return ConvPlan(pack_plan(problem, sweep, rows, terms, order, False), swept, packed_bytes, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.simd.native import fence
 from pullback.cpu.simd.register_tiles import FRESH, STREAMED, make_asking_tiles, tile_size
 from pullback.cpu.simd.vectors import outline, stay_outline
@@ -33,27 +34,23 @@ def build(lanes: Any) -> dict[str, Any]:
             if j < cells:
                 store(to, load_some(at + j * SIZE, cells - j), 2 * V)
 
-    def sweep(
-        piece, scratch, source, target, packed, pieces_each, piece_blocks, block_cells, groups, cells, channels, n_count, n_padded,
-        source_image, source_group, source_channel, target_image, target_group, target_channel,
-        stretches, stretch, wide_table, narrow_table, ahead_table, lines, stream,
-    ):  # fmt: skip
-        part, owner = piece % pieces_each, piece // pieces_each
-        group, image = owner % groups, owner // groups
-        x = source + image * source_image + group * source_group
-        y = target + image * target_image + group * target_group
-        first = part * piece_blocks * block_cells
-        last = min(cells, first + piece_blocks * block_cells)
-        panel_bytes = channels * 2 * V * SIZE
-        for begin in range(first, last, block_cells):
-            count = min(block_cells, last - begin)
-            copy_block(x + begin * SIZE, source_channel, channels, count, scratch, panel_bytes)
-            ahead, asked = x + (begin + block_cells) * SIZE, ahead_table
-            each = lines if begin + block_cells < last else 0
-            for n0 in range(0, n_count, 2 * V):
-                some = min(2 * V, n_count - n0)
-                step, table = (2 * V * SIZE, wide_table) if some > V else (V * SIZE, narrow_table)
-                a = packed + (group * n_padded + n0) * channels * SIZE
+    def sweep(args: PointwiseSweep, piece, scratch):
+        part, owner = piece % args.pieces_each, piece // args.pieces_each
+        group, image = owner % args.groups, owner // args.groups
+        x = args.source + image * args.source_image + group * args.source_group
+        y = args.target + image * args.target_image + group * args.target_group
+        first = part * args.piece_blocks * args.block_cells
+        last = min(args.cells, first + args.piece_blocks * args.block_cells)
+        panel_bytes = args.channels * 2 * V * SIZE
+        for begin in range(first, last, args.block_cells):
+            count = min(args.block_cells, last - begin)
+            copy_block(x + begin * SIZE, args.source_channel, args.channels, count, scratch, panel_bytes)
+            ahead, asked = x + (begin + args.block_cells) * SIZE, args.ahead_table
+            each = args.lines if begin + args.block_cells < last else 0
+            for n0 in range(0, args.n_count, 2 * V):
+                some = min(2 * V, args.n_count - n0)
+                step, table = (2 * V * SIZE, args.wide_table) if some > V else (V * SIZE, args.narrow_table)
+                a = args.packed + (group * args.n_padded + n0) * args.channels * SIZE
                 parts = (some + ROWS - 1) // ROWS
                 r = 0
                 for p in range(parts):
@@ -61,13 +58,13 @@ def build(lanes: Any) -> dict[str, Any]:
                     for j in range(0, count, 2 * V):
                         n = min(2 * V, count - j)
                         tiles(
-                            rows, a + r * SIZE, table, stretches, stretch, SIZE, step, scratch + j // (2 * V) * panel_bytes, 0, 0,
-                            2 * V * SIZE, y + (n0 + r) * target_channel + (begin + j) * SIZE, target_channel, n,
-                            STREAMED if stream and n == 2 * V else FRESH, ahead, asked, each,
+                            rows, a + r * SIZE, table, args.stretches, args.stretch, SIZE, step, scratch + j // (2 * V) * panel_bytes, 0, 0,
+                            2 * V * SIZE, y + (n0 + r) * args.target_channel + (begin + j) * SIZE, args.target_channel, n,
+                            STREAMED if args.stream and n == 2 * V else FRESH, ahead, asked, each,
                         )  # fmt: skip
-                        asked += 8 * stretches * each
+                        asked += 8 * args.stretches * each
                     r += rows
-        if stream:
+        if args.stream:
             fence()
 
     return {"sweep": sweep}

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.conv.records import TransposeTranspose
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -23,7 +24,7 @@ def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
     bands = -(-rows // BAND)
     given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}
     moved = 2 * count * rows * cols * dtype.itemsize
-    return make_plan(code(Variant("conv.transpose", "transpose", dtype.name)), count * bands, 0, moved, given)
+    return make_plan(Variant("conv.transpose", "transpose", dtype.name), TransposeTranspose, count * bands, 0, moved, given)
 
 
 def transposed(matrices: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.records import TransposeTranspose
 from pullback.cpu.simd.transpose import make_transpose
 
 BAND = 64  # rows of a piece, and columns taken at a time: whole lines on both sides, few enough rows for the TLB
@@ -13,15 +14,16 @@ def build(lanes: Any) -> dict[str, Any]:
     SIZE = lanes.size
     turn = make_transpose(lanes, widen=True)
 
-    def transpose(piece, scratch, source, target, bands, rows, cols):
+    def transpose(args: TransposeTranspose, piece, scratch):
         """`bands` pieces to a matrix."""
-        matrix, first = piece // bands * rows * cols * SIZE, piece % bands * BAND
+        source, target = args.source, args.target
+        matrix, first = piece // args.bands * args.rows * args.cols * SIZE, piece % args.bands * BAND
         source, target = source + matrix, target + matrix
-        count = min(BAND, rows - first)
-        for at in range(0, cols, BAND):
+        count = min(BAND, args.rows - first)
+        for at in range(0, args.cols, BAND):
             turn(
-                source + (first * cols + at) * SIZE, cols * SIZE, target + (at * rows + first) * SIZE, rows * SIZE,
-                count, min(BAND, cols - at),
+                source + (first * args.cols + at) * SIZE, args.cols * SIZE, target + (at * args.rows + first) * SIZE, args.rows * SIZE,
+                count, min(BAND, args.cols - at),
             )  # fmt: skip
 
     return {"transpose": transpose}

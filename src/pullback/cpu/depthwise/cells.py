@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.common import moved_bytes
+from pullback.cpu.depthwise.records import CellsDirect, CellsFilterAdd, CellsFilterDirect, CellsFilterGrouped, CellsGrouped
 from pullback.cpu.depthwise.tables import Ints, column_phases, pairs, phase_tables, reach_of, row_pairs, segments_of
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import LINE, SMALLEST
 from pullback.cpu.engine.plan import Plan, make_plan
@@ -177,8 +178,15 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     stage = past_cache and not stream and sides.is_direct and tables["segments"] == 1
     given = {"source": None, "weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_row if stage else 0
-    compiled = code(Variant("depthwise.cells", name, problem.dtype.name))
-    return make_plan(compiled, problem.batch * tables["blocks"] * tables["segments"], scratch, moved, given | tables)
+    compiled = Variant("depthwise.cells", name, problem.dtype.name)
+    return make_plan(
+        compiled,
+        CellsDirect if sides.is_direct else CellsGrouped,
+        problem.batch * tables["blocks"] * tables["segments"],
+        scratch,
+        moved,
+        given | tables,
+    )
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,9 @@ def add_plan(problem: Problem, pieces: int, distance: int) -> Plan:
     count = int(np.prod(problem.filter_shape, dtype=np.int64))
     block = 1024
     given = {"sums": None, "result": None, "pieces": pieces, "distance": distance, "block": block, "count": count}
-    return make_plan(code(Variant(FILTER, "add", problem.dtype.name)), -(-count // block), 0, pieces * distance, given)
+    return make_plan(
+        Variant(FILTER, "add", problem.dtype.name), CellsFilterAdd, -(-count // block), 0, pieces * distance, given
+    )
 
 
 @planned
@@ -221,8 +231,10 @@ def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
     group = -(-units // most)
     pieces = -(-units // group)
     given |= tables | {"group": group, "units": units, "area_start": entries, "other_start": other_start}
-    compiled = code(Variant(FILTER, "direct" if sides.is_direct else "grouped", problem.dtype.name))
+    compiled = Variant(FILTER, "direct" if sides.is_direct else "grouped", problem.dtype.name)
     # Groups of one channel copy the part of a row of dy that belongs to a segment; the others read it where it is.
     other_bytes = int(tables["segment_table"][:, 5].max()) if sides.is_direct else 0
-    products = make_plan(compiled, pieces, other_start + other_bytes, moved, given)
+    products = make_plan(
+        compiled, CellsFilterDirect if sides.is_direct else CellsFilterGrouped, pieces, other_start + other_bytes, moved, given
+    )
     return FilterPlans(products, add_plan(problem, pieces, sum_bytes), pieces * sum_bytes)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pullback.cpu.depthwise.cells_kernel import PHASE
 from pullback.cpu.depthwise.groups_kernel import SEGMENT, make_lay, make_spread
+from pullback.cpu.depthwise.records import CellsFilterAdd, CellsFilterDirect, CellsFilterGrouped
 from pullback.cpu.depthwise.tiles_kernel import PAIR, make_products_tile
 from pullback.cpu.simd.native import copy_bytes, fill_zero
 from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
@@ -91,13 +92,13 @@ def make_add(lanes: Any) -> Any:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load_wide_some, store_some, splat = lanes.load_wide_some, lanes.store_some, lanes.splat
 
-    def add(piece, scratch, sums, result, pieces, distance, block, count):
-        for j in range(piece * block, min(piece * block + block, count), V):
-            n = min(V, count - j)
+    def add(args: CellsFilterAdd, piece, scratch):
+        for j in range(piece * args.block, min(piece * args.block + args.block, args.count), V):
+            n = min(V, args.count - j)
             total = splat(0.0)
-            for p in range(pieces):
-                total = total + load_wide_some(sums + p * distance + j * WIDE, n)
-            store_some(result + j * SIZE, total, n)
+            for p in range(args.pieces):
+                total = total + load_wide_some(args.sums + p * args.distance + j * WIDE, n)
+            store_some(args.result + j * SIZE, total, n)
 
     return add
 
@@ -134,57 +135,50 @@ def build(lanes: Any) -> dict[str, Any]:
                     )  # fmt: skip
                 j += many
 
-    def direct(
-        piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row,
-        target_row, channels, segments, segment_table, cell, area_row, area_start, other_start, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
-    ):  # fmt: skip
-        own, area = sums + piece * sums_bytes, scratch + area_start
-        fill_zero(own, sums_bytes)
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // segments // blocks, unit // segments % blocks
-            part = segment_table + unit % segments * SEGMENT
-            table = phase_table + unit % segments * phases * PHASE
-            n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+    def direct(args: CellsFilterDirect, piece, scratch):
+        own, area = args.sums + piece * args.sums_bytes, scratch + args.area_start
+        fill_zero(own, args.sums_bytes)
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.segments // args.blocks, unit // args.segments % args.blocks
+            part = args.segment_table + unit % args.segments * SEGMENT
+            table = args.phase_table + unit % args.segments * args.phases * PHASE
+            n0, n1 = get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)
             for i in range(n0, n1):
-                row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-                lay(row, area + (i - n0) * area_row, channels, cell, part)
-            for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
-                e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-                entries = list_rows(scratch, e0, e1, row_pairs, 1, part_pairs, spare)
-                other = scratch + other_start
+                row = args.source + (image * args.source_rows + get_int(args.need_row + 8 * i)) * args.source_row
+                lay(row, area + (i - n0) * args.area_row, args.channels, args.cell, part)
+            for r in range(get_int(args.block_rows + 8 * b), get_int(args.block_rows + 8 * b + 8)):
+                e0, e1 = get_int(args.row_ptr + 8 * r), get_int(args.row_ptr + 8 * r + 8)
+                entries = list_rows(scratch, e0, e1, args.row_pairs, 1, args.part_pairs, args.spare)
+                other = scratch + args.other_start
                 begin, count = get_int(part + 32), get_int(part + 40)
-                copy_bytes(other, dy + (image * rows + r) * target_row + begin, count)  # read in order, and aligned
-                one_row(area, other - begin, own, channels, scratch, entries, phases, table, ends)
+                copy_bytes(
+                    other, args.dy + (image * args.rows + r) * args.target_row + begin, count
+                )  # read in order, and aligned
+                one_row(area, other - begin, own, args.channels, scratch, entries, args.phases, table, args.ends)
 
-    def grouped(
-        piece, scratch, source, dy, sums, group, units, blocks, block_rows, need_ptr, need_row, rows, source_rows,
-        source_row, target_row, channels, step, source_channels, sources_each, targets_each, parts, permuted, orders,
-        segments, segment_table, area_row, copy_start, copy_row, area_start, sums_bytes, spare,
-        row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
-    ):  # fmt: skip
-        own, area = sums + piece * sums_bytes, scratch + area_start
-        copies = area + copy_start
-        fill_zero(own, sums_bytes)
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // segments // blocks, unit // segments % blocks
-            part = segment_table + unit % segments * SEGMENT
-            table = phase_table + unit % segments * phases * PHASE
-            n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+    def grouped(args: CellsFilterGrouped, piece, scratch):
+        own, area = args.sums + piece * args.sums_bytes, scratch + args.area_start
+        copies = area + args.copy_start
+        fill_zero(own, args.sums_bytes)
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.segments // args.blocks, unit // args.segments % args.blocks
+            part = args.segment_table + unit % args.segments * SEGMENT
+            table = args.phase_table + unit % args.segments * args.phases * PHASE
+            n0, n1 = get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)
             for i in range(n0, n1):
-                row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-                copy_bytes(copies + (i - n0) * copy_row, row + get_int(part + 16), get_int(part + 24))
-            for c in range(0, channels, step):
-                n = min(step, channels - c)
+                row = args.source + (image * args.source_rows + get_int(args.need_row + 8 * i)) * args.source_row
+                copy_bytes(copies + (i - n0) * args.copy_row, row + get_int(part + 16), get_int(part + 24))
+            for c in range(0, args.channels, args.step):
+                n = min(args.step, args.channels - c)
                 for i in range(n1 - n0):
                     spread(
-                        copies + i * copy_row, area + i * area_row, c, n,
-                        source_channels, sources_each, targets_each, parts, permuted, orders, part,
+                        copies + i * args.copy_row, area + i * args.area_row, c, n,
+                        args.source_channels, args.sources_each, args.targets_each, args.parts, args.permuted, args.orders, part,
                     )  # fmt: skip
-                for r in range(get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)):
-                    e0, e1 = get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8)
-                    entries = list_rows(scratch, e0, e1, row_pairs, parts, part_pairs, spare)
-                    other = dy + (image * rows + r) * target_row + c * SIZE
-                    one_row(area, other, own + c * WIDE, n, scratch, entries, phases, table, ends)
+                for r in range(get_int(args.block_rows + 8 * b), get_int(args.block_rows + 8 * b + 8)):
+                    e0, e1 = get_int(args.row_ptr + 8 * r), get_int(args.row_ptr + 8 * r + 8)
+                    entries = list_rows(scratch, e0, e1, args.row_pairs, args.parts, args.part_pairs, args.spare)
+                    other = args.dy + (image * args.rows + r) * args.target_row + c * SIZE
+                    one_row(area, other, own + c * WIDE, n, scratch, entries, args.phases, table, args.ends)
 
     return {"direct": direct, "grouped": grouped, "add": make_add(lanes)}

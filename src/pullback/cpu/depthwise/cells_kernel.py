@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.depthwise.groups_kernel import SEGMENT, make_lay, make_spread
+from pullback.cpu.depthwise.records import CellsDirect, CellsGrouped
 from pullback.cpu.depthwise.tiles_kernel import make_cells_tile
 from pullback.cpu.simd.native import copy_bytes, fence, stream_bytes
 from pullback.cpu.simd.vectors import get_int, outline, stay_outline
@@ -155,62 +156,53 @@ def build(lanes: Any) -> dict[str, Any]:
     )
     lay, spread = make_lay(lanes), make_spread(lanes)
 
-    def direct(
-        piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows, source_row, target_row,
-        channels, segments, segment_table, cell, area_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
-        stream, stage,
-    ):  # fmt: skip
+    def direct(args: CellsDirect, piece, scratch):
         """A block of target rows of an image. They go past the cache if `stream` (where every vector is whole lines), and by
         way of scratch if `stage`, which takes whole rows.
         """
-        image, b = piece // segments // blocks, piece // segments % blocks
-        part = segment_table + piece % segments * SEGMENT
-        table = phase_table + piece % segments * phases * PHASE
-        first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
-        n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
+        image, b = piece // args.segments // args.blocks, piece // args.segments % args.blocks
+        part = args.segment_table + piece % args.segments * SEGMENT
+        table = args.phase_table + piece % args.segments * args.phases * PHASE
+        first, last = get_int(args.block_rows + 8 * b), get_int(args.block_rows + 8 * b + 8)
+        n0, n1 = get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)
         for i in range(n0, n1):
-            row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-            lay(row, scratch + (i - n0) * area_row, channels, cell, part)
+            row = args.source + (image * args.source_rows + get_int(args.need_row + 8 * i)) * args.source_row
+            lay(row, scratch + (i - n0) * args.area_row, args.channels, args.cell, part)
         for r in range(first, last):
-            out = target + (image * rows + r) * target_row
+            out = args.target + (image * args.rows + r) * args.target_row
             direct_row(
-                scratch, scratch + stage if stage else out, weights, channels, get_int(row_ptr + 8 * r),
-                get_int(row_ptr + 8 * r + 8), row_pairs, phases, table, ends, 0, 1, part_pairs, stream,
+                scratch, scratch + args.stage if args.stage else out, args.weights, args.channels, get_int(args.row_ptr + 8 * r),
+                get_int(args.row_ptr + 8 * r + 8), args.row_pairs, args.phases, table, args.ends, 0, 1, args.part_pairs, args.stream,
             )  # fmt: skip
-            if stage:
-                stream_bytes(out, scratch + stage, target_row)
-        if stage or stream:
+            if args.stage:
+                stream_bytes(out, scratch + args.stage, args.target_row)
+        if args.stage or args.stream:
             fence()
 
-    def grouped(
-        piece, scratch, source, weights, target, blocks, block_rows, need_ptr, need_row, rows, source_rows,
-        source_row, target_row, channels, step, source_channels, sources_each, targets_each, parts, permuted, orders,
-        segments, segment_table, area_row, copy_start, copy_row, row_ptr, row_pairs, phases, phase_table, ends, part_pairs,
-        stream,
-    ):  # fmt: skip
+    def grouped(args: CellsGrouped, piece, scratch):
         """A block of target rows of an image, `step` channels at a time."""
-        image, b = piece // segments // blocks, piece // segments % blocks
-        part = segment_table + piece % segments * SEGMENT
-        table = phase_table + piece % segments * phases * PHASE
-        first, last = get_int(block_rows + 8 * b), get_int(block_rows + 8 * b + 8)
-        n0, n1 = get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)
-        copies = scratch + copy_start
+        image, b = piece // args.segments // args.blocks, piece // args.segments % args.blocks
+        part = args.segment_table + piece % args.segments * SEGMENT
+        table = args.phase_table + piece % args.segments * args.phases * PHASE
+        first, last = get_int(args.block_rows + 8 * b), get_int(args.block_rows + 8 * b + 8)
+        n0, n1 = get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)
+        copies = scratch + args.copy_start
         for i in range(n0, n1):
-            row = source + (image * source_rows + get_int(need_row + 8 * i)) * source_row
-            copy_bytes(copies + (i - n0) * copy_row, row + get_int(part + 16), get_int(part + 24))
-        for c in range(0, channels, step):
+            row = args.source + (image * args.source_rows + get_int(args.need_row + 8 * i)) * args.source_row
+            copy_bytes(copies + (i - n0) * args.copy_row, row + get_int(part + 16), get_int(part + 24))
+        for c in range(0, args.channels, args.step):
             for i in range(n1 - n0):
                 spread(
-                    copies + i * copy_row, scratch + i * area_row, c, min(step, channels - c),
-                    source_channels, sources_each, targets_each, parts, permuted, orders, part,
+                    copies + i * args.copy_row, scratch + i * args.area_row, c, min(args.step, args.channels - c),
+                    args.source_channels, args.sources_each, args.targets_each, args.parts, args.permuted, args.orders, part,
                 )  # fmt: skip
             for r in range(first, last):
                 block_row_of(
-                    scratch, target + (image * rows + r) * target_row + c * SIZE, weights + c * WIDE, min(step, channels - c),
-                    get_int(row_ptr + 8 * r), get_int(row_ptr + 8 * r + 8), row_pairs, phases, table, ends,
-                    0, parts, part_pairs, stream,
+                    scratch, args.target + (image * args.rows + r) * args.target_row + c * SIZE, args.weights + c * WIDE, min(args.step, args.channels - c),
+                    get_int(args.row_ptr + 8 * r), get_int(args.row_ptr + 8 * r + 8), args.row_pairs, args.phases, table, args.ends,
+                    0, args.parts, args.part_pairs, args.stream,
                 )  # fmt: skip
-        if stream:
+        if args.stream:
             fence()
 
     return {"direct": direct, "grouped": grouped}

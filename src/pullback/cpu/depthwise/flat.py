@@ -10,7 +10,8 @@ import numpy as np
 
 from pullback.cpu.conv.common import lanes_of, moved_bytes, wide_of
 from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.depthwise.records import FlatGather, FlatProducts
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -66,7 +67,7 @@ def gather_plan(problem: Problem) -> Plan:
     planes, moved = problem.batch * problem.groups, moved_bytes(problem)
     group, pieces = grouped(planes, moved)
     given = _tables(problem) | {"source": None, "weights": None, "target": None, "group": group, "planes": planes}
-    return make_plan(code(Variant(MODULE, "gather", problem.dtype.name)), pieces, 0, moved, given)
+    return make_plan(Variant(MODULE, "gather", problem.dtype.name), FlatGather, pieces, 0, moved, given)
 
 
 @planned
@@ -78,6 +79,6 @@ def filter_plans(problem: Problem) -> FilterPlans:
         "source": None, "dy": None, "sums": None, "group": group, "images": images, "group_block": group_block, "chunks": chunks,
         "sums_bytes": bytes_each,
     }  # fmt: skip
-    compiled = code(Variant(MODULE, "products", problem.dtype.name))
-    products = make_plan(compiled, parts * chunks, SUMS * machine().vector_bytes, moved_bytes(problem), given)
+    compiled = Variant(MODULE, "products", problem.dtype.name)
+    products = make_plan(compiled, FlatProducts, parts * chunks, SUMS * machine().vector_bytes, moved_bytes(problem), given)
     return FilterPlans(products, add_plan(problem, chunks, bytes_each), chunks * bytes_each)

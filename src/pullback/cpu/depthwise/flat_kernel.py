@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.depthwise.records import FlatGather, FlatProducts
 from pullback.cpu.depthwise.tiles_kernel import Emit, emit_loop
 from pullback.cpu.simd.vectors import outline, pointer, stay_outline
 
@@ -138,48 +139,46 @@ def build(lanes: Any) -> dict[str, Any]:
     products_many, products_three, products_one = (make_products(taps) for taps in (SUMS, 3, 1))
     load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
 
-    def gather(
-        piece, scratch, source, weights, target, group, planes, groups, source_cells, cells, taps, shifts, masks, mask_row
-    ):  # fmt: skip
-        for plane in range(piece * group, min(piece * group + group, planes)):
-            at, to = source + plane * source_cells * SIZE, target + plane * cells * SIZE
-            own = weights + plane % groups * taps * WIDE
+    def gather(args: FlatGather, piece, scratch):
+        for plane in range(piece * args.group, min(piece * args.group + args.group, args.planes)):
+            at, to = args.source + plane * args.source_cells * SIZE, args.target + plane * args.cells * SIZE
+            own = args.weights + plane % args.groups * args.taps * WIDE
             j = 0
-            while j < cells:
-                n, offset, mask = cells - j, j * SIZE, masks + j // V * MASK
+            while j < args.cells:
+                n, offset, mask = args.cells - j, j * SIZE, args.masks + j // V * MASK
                 if n > 2 * V:
-                    gather_many(at + offset, to + offset, n, own, taps, shifts, mask, mask_row)
+                    gather_many(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
                     j += MANY * V
                 elif n > V:
-                    gather_two(at + offset, to + offset, n, own, taps, shifts, mask, mask_row)
+                    gather_two(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
                     j += 2 * V
                 else:
-                    gather_one(at + offset, to + offset, n, own, taps, shifts, mask, mask_row)
+                    gather_one(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
                     j += V
 
-    def products(
-        piece, scratch, source, dy, sums, group, images, groups, group_block, chunks, sums_bytes, source_cells, cells, taps, shifts,
-        masks, mask_row,
-    ):  # fmt: skip
+    def products(args: FlatProducts, piece, scratch):
         """The filter gradient of some groups over some images."""
-        part, chunk = piece // chunks, piece % chunks
-        first, count = chunk * group, min(group, images - chunk * group)
-        for g in range(part * group_block, min(part * group_block + group_block, groups)):
-            x, other = source + (first * groups + g) * source_cells * SIZE, dy + (first * groups + g) * cells * SIZE
-            x_step, step = groups * source_cells * SIZE, groups * cells * SIZE
-            result = sums + chunk * sums_bytes + g * taps * WIDE
+        part, chunk = piece // args.chunks, piece % args.chunks
+        first, count = chunk * args.group, min(args.group, args.images - chunk * args.group)
+        for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
+            x, other = (
+                args.source + (first * args.groups + g) * args.source_cells * SIZE,
+                args.dy + (first * args.groups + g) * args.cells * SIZE,
+            )
+            x_step, step = args.groups * args.source_cells * SIZE, args.groups * args.cells * SIZE
+            result = args.sums + chunk * args.sums_bytes + g * args.taps * WIDE
             t = 0
-            while t < taps:
-                distances, mask = shifts + 8 * t, masks + t * mask_row
-                if taps - t >= SUMS:
+            while t < args.taps:
+                distances, mask = args.shifts + 8 * t, args.masks + t * args.mask_row
+                if args.taps - t >= SUMS:
                     done = SUMS
-                    products_many(x, other, cells, count, x_step, step, distances, mask, mask_row, scratch)
-                elif taps - t >= 3:
+                    products_many(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
+                elif args.taps - t >= 3:
                     done = 3
-                    products_three(x, other, cells, count, x_step, step, distances, mask, mask_row, scratch)
+                    products_three(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
                 else:
                     done = 1
-                    products_one(x, other, cells, count, x_step, step, distances, mask, mask_row, scratch)
+                    products_one(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
                 for i in range(done):
                     put_wide(result + (t + i) * WIDE, add_lanes(load_wide(scratch + i * V * WIDE, V)))
                 t += done

@@ -11,8 +11,9 @@ import numpy as np
 from pullback.cpu.conv.common import moved_bytes
 from pullback.cpu.conv.sweep import forward_phase, gradient_phases
 from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
+from pullback.cpu.depthwise.records import PlanesGather, PlanesProducts
 from pullback.cpu.depthwise.tables import Ints, pairs
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -151,8 +152,8 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     }  # fmt: skip
     end = sum_start + sum_bytes + _line(staged)
     given["entry_start"] = end
-    compiled = code(Variant(MODULE, "gather" if padded else "gather_skipping", problem.dtype.name))
-    return make_plan(compiled, pieces, end if padded else end + ENTRY * given["entries"], moved, given)
+    compiled = Variant(MODULE, "gather" if padded else "gather_skipping", problem.dtype.name)
+    return make_plan(compiled, PlanesGather, pieces, end if padded else end + ENTRY * given["entries"], moved, given)
 
 
 @planned
@@ -175,6 +176,6 @@ def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
         "own_start": own_start, "end": end, "taps": int(given["phase_table"][0][1]),
         "range_start": entry_start + _line((given["entries"] + 2) * 16),
     }  # fmt: skip
-    compiled = code(Variant(MODULE, "products" if padded else "products_skipping", problem.dtype.name))
-    products = make_plan(compiled, parts * chunks, end, moved, given)
+    compiled = Variant(MODULE, "products" if padded else "products_skipping", problem.dtype.name)
+    products = make_plan(compiled, PlanesProducts, parts * chunks, end, moved, given)
     return FilterPlans(products, add_plan(problem, chunks, count * wide), chunks * count * wide)

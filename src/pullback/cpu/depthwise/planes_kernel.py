@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.depthwise.records import PlanesGather, PlanesProducts
 from pullback.cpu.depthwise.skipping_kernel import PHASE, SUMS, make_sum_products, make_sum_rows
 from pullback.cpu.depthwise.strips_kernel import ROWS, make_strips
 from pullback.cpu.depthwise.tiles_kernel import PAIR, make_places_tile, make_products_tile
@@ -139,61 +140,68 @@ def build(lanes: Any) -> dict[str, Any]:
         )  # fmt: skip
 
     def make_gather(sum_phase: Any) -> Any:
-        def gather(
-            piece, scratch, source, weights, target, group, units, groups, blocks, per_depth, sources_each, targets_each,
-            source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w, phases_h, phases_w,
-            low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, sum_start, sum_plane, block_rows, stage,
-            d_ptr, d_src, d_tap, phase_table, tap_pairs, plane_taps, group_weights, source_weights, target_weights,
-            columns, column_pairs, weight_row, tap_ends, entry_start, entries,
-        ):  # fmt: skip
+        def gather(args: PlanesGather, piece, scratch):
             """phases_h, phases_w: how many target planes are woven. stage: whether results go through scratch, past the cache."""
-            areas, sums = scratch + area_start, scratch + sum_start
-            limit = source + units // blocks * sources_each * source_depths * source_rows * source_cols * SIZE
-            unit_bytes = sources_each * source_depths * source_rows * source_cols * SIZE // blocks
-            ahead_bytes = unit_bytes // (phases_h * phases_w * ((targets_each + OUTS - 1) // OUTS))
-            for unit in range(piece * group, min(piece * group + group, units)):
-                ahead = source + (unit + 1) * unit_bytes  # about where the source of the next unit is
-                owner, b = unit // blocks, unit % blocks  # owner: an image's group
-                depth, first = b // per_depth, b % per_depth * block_rows
-                last = min(first + block_rows, rows)
-                d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            areas, sums = scratch + args.area_start, scratch + args.sum_start
+            limit = (
+                args.source
+                + args.units
+                // args.blocks
+                * args.sources_each
+                * args.source_depths
+                * args.source_rows
+                * args.source_cols
+                * SIZE
+            )
+            unit_bytes = args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE // args.blocks
+            ahead_bytes = unit_bytes // (args.phases_h * args.phases_w * ((args.targets_each + OUTS - 1) // OUTS))
+            for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+                ahead = args.source + (unit + 1) * unit_bytes  # about where the source of the next unit is
+                owner, b = unit // args.blocks, unit % args.blocks  # owner: an image's group
+                depth, first = b // args.per_depth, b % args.per_depth * args.block_rows
+                last = min(first + args.block_rows, args.rows)
+                d0, d1 = get_int(args.d_ptr + 8 * depth), get_int(args.d_ptr + 8 * depth + 8)
                 count = unpack_group(
-                    source + owner * sources_each * source_depths * source_rows * source_cols * SIZE, areas, scratch, sources_each,
-                    source_depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, source_weights, source_rows, source_cols,
-                    stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, first // phases_h, limit,
+                    args.source + owner * args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE, areas, scratch, args.sources_each,
+                    args.source_depths, args.area_bytes, d0, d1, args.d_src, args.d_tap, args.plane_taps, args.source_weights, args.source_rows, args.source_cols,
+                    args.stride_h, args.stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.pitch, args.distance, first // args.phases_h, limit,
                 )  # fmt: skip
-                own = weights + owner % groups * group_weights
+                own = args.weights + owner % args.groups * args.group_weights
                 o = 0
-                while o < targets_each:
-                    outs = OUTS if targets_each - o >= OUTS else (2 if targets_each - o >= 2 else 1)
-                    for phase in range(phases_h * phases_w):
-                        words = phase_table + PHASE * phase
-                        plane_rows = (last - first - phase // phases_w + phases_h - 1) // phases_h
-                        plane_cols = (cols - phase % phases_w + phases_w - 1) // phases_w
-                        to, factors = sums + phase * sum_plane, own + o * target_weights
-                        step, end = phases_h * phases_w * sum_plane, ahead + ahead_bytes
+                while o < args.targets_each:
+                    outs = OUTS if args.targets_each - o >= OUTS else (2 if args.targets_each - o >= 2 else 1)
+                    for phase in range(args.phases_h * args.phases_w):
+                        words = args.phase_table + PHASE * phase
+                        plane_rows = (last - first - phase // args.phases_w + args.phases_h - 1) // args.phases_h
+                        plane_cols = (args.cols - phase % args.phases_w + args.phases_w - 1) // args.phases_w
+                        to, factors = sums + phase * args.sum_plane, own + o * args.target_weights
+                        step, end = args.phases_h * args.phases_w * args.sum_plane, ahead + ahead_bytes
                         sum_phase(
-                            areas, to, factors, outs, plane_rows, first // phases_h, plane_cols, count, scratch, words, tap_pairs,
-                            tap_ends, target_weights, step, pitch, scratch + entry_start, entries, columns, column_pairs,
-                            weight_row, ahead, end,
+                            areas, to, factors, outs, plane_rows, first // args.phases_h, plane_cols, count, scratch, words, args.tap_pairs,
+                            args.tap_ends, args.target_weights, step, args.pitch, scratch + args.entry_start, args.entries, args.columns, args.column_pairs,
+                            args.weight_row, ahead, end,
                         )  # fmt: skip
                         ahead = end
                     for i in range(outs):
-                        plane = ((owner * targets_each + o + i) * depths + depth) * rows + first
-                        place = target + plane * cols * SIZE
-                        out = scratch + stage if stage else place
-                        made = sums + i * phases_h * phases_w * sum_plane
-                        if phases_h == 1 and phases_w == 1:
+                        plane = ((owner * args.targets_each + o + i) * args.depths + depth) * args.rows + first
+                        place = args.target + plane * args.cols * SIZE
+                        out = scratch + args.stage if args.stage else place
+                        made = sums + i * args.phases_h * args.phases_w * args.sum_plane
+                        if args.phases_h == 1 and args.phases_w == 1:
                             for r in range(last - first):
-                                narrow_run(made + r * pitch, out + r * cols * SIZE, cols)
+                                narrow_run(made + r * args.pitch, out + r * args.cols * SIZE, args.cols)
                         else:
                             for r in range(last - first):
-                                line = made + (r % phases_h * phases_w) * sum_plane + r // phases_h * pitch
-                                pack(line, out + r * cols * SIZE, cols, 1, phases_w, sum_plane)
-                        if stage:
-                            stream_bytes(place, out, (last - first) * cols * SIZE)
+                                line = (
+                                    made
+                                    + (r % args.phases_h * args.phases_w) * args.sum_plane
+                                    + r // args.phases_h * args.pitch
+                                )
+                                pack(line, out + r * args.cols * SIZE, args.cols, 1, args.phases_w, args.sum_plane)
+                        if args.stage:
+                            stream_bytes(place, out, (last - first) * args.cols * SIZE)
                     o += outs
-            if stage:
+            if args.stage:
                 fence()
 
         return gather
@@ -241,45 +249,43 @@ def build(lanes: Any) -> dict[str, Any]:
                 t += 1
 
     def make_products_of(sum_block: Any) -> Any:
-        def products(
-            piece, scratch, source, dy, sums, group, units, groups, group_block, chunks, sums_bytes, blocks, per_depth,
-            sources_each, targets_each,
-            source_depths, source_rows, source_cols, depths, rows, cols, stride_h, stride_w,
-            low_h, places_h, low_w, places_w, pitch, distance, area_bytes, area_start, other_start, entry_start, own_start, end,
-            block_rows, d_ptr, d_src, d_tap, phase_table, tap_pairs, tap_ends, range_start, plane_taps, source_weights,
-            target_weights,
-        ):  # fmt: skip
+        def products(args: PlanesProducts, piece, scratch):
             """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
-            areas, other, entries, own = scratch + area_start, scratch + other_start, scratch + entry_start, scratch + own_start
+            areas, other, entries, own = (
+                scratch + args.area_start,
+                scratch + args.other_start,
+                scratch + args.entry_start,
+                scratch + args.own_start,
+            )
             vector = V * WIDE
-            fill_zero(areas, entry_start - area_start)  # what lies beyond the planes is multiplied by zero
-            part, chunk = piece // chunks, piece % chunks
-            for g in range(part * group_block, min(part * group_block + group_block, groups)):
-                fill_zero(own, end - own_start)
-                for unit in range(chunk * group, min(chunk * group + group, units)):
-                    image, b = unit // blocks, unit % blocks
-                    owner = image * groups + g
-                    depth, first = b // per_depth, b % per_depth * block_rows
-                    last = min(first + block_rows, rows)
-                    d0, d1 = get_int(d_ptr + 8 * depth), get_int(d_ptr + 8 * depth + 8)
+            fill_zero(areas, args.entry_start - args.area_start)  # what lies beyond the planes is multiplied by zero
+            part, chunk = piece // args.chunks, piece % args.chunks
+            for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
+                fill_zero(own, args.end - args.own_start)
+                for unit in range(chunk * args.group, min(chunk * args.group + args.group, args.units)):
+                    image, b = unit // args.blocks, unit % args.blocks
+                    owner = image * args.groups + g
+                    depth, first = b // args.per_depth, b % args.per_depth * args.block_rows
+                    last = min(first + args.block_rows, args.rows)
+                    d0, d1 = get_int(args.d_ptr + 8 * depth), get_int(args.d_ptr + 8 * depth + 8)
                     count = unpack_group(
-                        source + owner * sources_each * source_depths * source_rows * source_cols * SIZE, areas, scratch,
-                        sources_each, source_depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, source_weights,
-                        source_rows, source_cols, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, first, 0,
+                        args.source + owner * args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE, areas, scratch,
+                        args.sources_each, args.source_depths, args.area_bytes, d0, d1, args.d_src, args.d_tap, args.plane_taps, args.source_weights,
+                        args.source_rows, args.source_cols, args.stride_h, args.stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.pitch, args.distance, first, 0,
                     )  # fmt: skip
-                    for o in range(targets_each):
-                        to = own + o * target_weights * V
-                        plane = ((owner * targets_each + o) * depths + depth) * rows + first
-                        fill_zero(other, (last - first) * pitch)
+                    for o in range(args.targets_each):
+                        to = own + o * args.target_weights * V
+                        plane = ((owner * args.targets_each + o) * args.depths + depth) * args.rows + first
+                        fill_zero(other, (last - first) * args.pitch)
                         for r in range(last - first):
-                            widen_run(dy + (plane + r) * cols * SIZE, other + r * pitch, cols)
-                        fill(other + (last - first) * pitch, V, 0.0)
+                            widen_run(args.dy + (plane + r) * args.cols * SIZE, other + r * args.pitch, args.cols)
+                        fill(other + (last - first) * args.pitch, V, 0.0)
                         sum_block(
-                            areas, other, to, last - first, first, cols, count, scratch, phase_table, tap_pairs, tap_ends, pitch,
-                            entries, scratch + range_start, scratch + end - 2 * vector - to,
+                            areas, other, to, last - first, first, args.cols, count, scratch, args.phase_table, args.tap_pairs, args.tap_ends, args.pitch,
+                            entries, scratch + args.range_start, scratch + args.end - 2 * vector - to,
                         )  # fmt: skip
-                each = targets_each * target_weights // WIDE
-                result = sums + chunk * sums_bytes + g * each * WIDE
+                each = args.targets_each * args.target_weights // WIDE
+                result = args.sums + chunk * args.sums_bytes + g * each * WIDE
                 for i in range(each):
                     put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from pullback.cpu.conv.common import lanes_of, moved_bytes, wide_of
 from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
-from pullback.cpu.engine.compiler import Code, Variant, code
+from pullback.cpu.depthwise.records import SlideGather, SlideProducts, SlideWeave
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.records import Record
 from pullback.cpu.pool.common import grouped, streams
 from pullback.problem import Problem
 
@@ -39,9 +41,9 @@ def slides(problem: Problem) -> bool:
     return cols >= FULL * (-(-cols // lanes) * lanes)
 
 
-def _code(problem: Problem, kernel: str) -> Code:
+def _variant(problem: Problem, kernel: str) -> Variant:
     taps, stride = problem.window.kernel[0], problem.window.stride[0]
-    return code(Variant(MODULE, kernel, problem.dtype.name, (("taps", taps), ("stride", stride))))
+    return Variant(MODULE, kernel, problem.dtype.name, (("taps", taps), ("stride", stride)))
 
 
 def _block_rows(problem: Problem, rows: int, cols: int) -> int:
@@ -56,19 +58,20 @@ def gather_plan(problem: Problem) -> Plan:
     (taps, _), (stride, _), pads = window.kernel, window.stride, window.pad_low
     forward = problem.op == "conv"
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
+    record: type[Record]
     given: dict[str, Any] = {
         "source": None, "weights": None, "target": None, "source_rows": source[0], "source_cols": source[1], "rows": target[0],
         "cols": target[1], "groups": problem.groups, "group_weights": taps * taps * wide,
     }  # fmt: skip
     block, step = _block_rows(problem, *target), wide
     if forward or stride == 1:
-        name, staged, blocks = "gather", block, -(-target[0] // block)
+        name, record, staged, blocks = "gather", SlideGather, block, -(-target[0] // block)
         low, start = [-pad for pad in pads], 0
         if not forward:  # a gradient of stride 1 is a convolution with the window turned round
             low, start, step = [pad - taps + 1 for pad in pads], (taps * taps - 1) * wide, -wide
         given |= {"low_h": low[0], "low_w": low[1], "weight_start": start}
     else:
-        name = "weave"
+        name, record = "weave", SlideWeave
         firsts = [pad // stride for pad in pads]
         lasts = [(n - 1 + pad) // stride + 1 for n, pad in zip(target, pads, strict=True)]
         block = -(-block // stride)
@@ -85,7 +88,7 @@ def gather_plan(problem: Problem) -> Plan:
         "weight_row": taps * step, "weight_column": step,
     }  # fmt: skip
     scratch = 2 * SPARE + (staged * target[1] * problem.dtype.itemsize if stage else 0)
-    return make_plan(_code(problem, name), pieces, scratch, moved, given)
+    return make_plan(_variant(problem, name), record, pieces, scratch, moved, given)
 
 
 @planned
@@ -104,5 +107,5 @@ def filter_plans(problem: Problem) -> FilterPlans:
         "low_w": -window.pad_low[1], "own_start": SPARE,
     }  # fmt: skip
     scratch = SPARE + taps * taps * machine().vector_bytes
-    products = make_plan(_code(problem, "products"), parts * chunks, scratch, moved_bytes(problem), given)
+    products = make_plan(_variant(problem, "products"), SlideProducts, parts * chunks, scratch, moved_bytes(problem), given)
     return FilterPlans(products, add_plan(problem, chunks, bytes_each), chunks * bytes_each)

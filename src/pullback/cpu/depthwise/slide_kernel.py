@@ -16,6 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.depthwise.columns_kernel import Strip
+from pullback.cpu.depthwise.records import SlideGather, SlideProducts, SlideWeave
 from pullback.cpu.depthwise.tiles_kernel import emit_loop
 from pullback.cpu.simd.native import LINE, fence, fill_zero, stream_bytes
 from pullback.cpu.simd.vectors import I32, constant_vector, outline, stay_outline
@@ -266,55 +267,49 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
                 )  # fmt: skip
             column += 2 * V
 
-    def gather(
-        piece, scratch, source, weights, target, group, units, groups, blocks, block_rows, source_rows, source_cols, rows, cols,
-        low_h, low_w, weight_start, weight_row, weight_column, group_weights, stage,
-    ):  # fmt: skip
+    def gather(args: SlideGather, piece, scratch):
         """stage: whether results go through scratch, past the cache."""
-        plane = source_rows * source_cols * SIZE
-        for unit in range(piece * group, min(piece * group + group, units)):
-            owner, b = unit // blocks, unit % blocks
-            row0, row1 = b * block_rows, min(b * block_rows + block_rows, rows)
-            place = target + (owner * rows + row0) * cols * SIZE
-            out = scratch + stage if stage else place
+        plane = args.source_rows * args.source_cols * SIZE
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            owner, b = unit // args.blocks, unit % args.blocks
+            row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
+            place = args.target + (owner * args.rows + row0) * args.cols * SIZE
+            out = scratch + args.stage if args.stage else place
             gather_rows(
-                source + owner * plane, source_rows, source_cols, out, cols, row0, row1, low_h, low_w,
-                weights + owner % groups * group_weights + weight_start, weight_row, weight_column,
-                source + (unit + 1) * plane // blocks, plane // blocks,
+                args.source + owner * plane, args.source_rows, args.source_cols, out, args.cols, row0, row1, args.low_h, args.low_w,
+                args.weights + owner % args.groups * args.group_weights + args.weight_start, args.weight_row, args.weight_column,
+                args.source + (unit + 1) * plane // args.blocks, plane // args.blocks,
             )  # fmt: skip
-            if stage:
-                stream_bytes(place, out, (row1 - row0) * cols * SIZE)
-        if stage:
+            if args.stage:
+                stream_bytes(place, out, (row1 - row0) * args.cols * SIZE)
+        if args.stage:
             fence()
 
-    def products(
-        piece, scratch, source, dy, sums, group, units, groups, group_block, chunks, sums_bytes, blocks, block_rows,
-        source_rows, source_cols, rows, cols, low_h, low_w, own_start,
-    ):  # fmt: skip
+    def products(args: SlideProducts, piece, scratch):
         """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
         fill_zero(scratch, SPARE)
-        own, vector = scratch + own_start, V * WIDE
-        part, chunk = piece // chunks, piece % chunks
-        strips, stop = (cols + V - 1) // V, min(chunk * group + group, units)
-        for g in range(part * group_block, min(part * group_block + group_block, groups)):
+        own, vector = scratch + args.own_start, V * WIDE
+        part, chunk = piece // args.chunks, piece % args.chunks
+        strips, stop = (args.cols + V - 1) // V, min(chunk * args.group + args.group, args.units)
+        for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
             fill_zero(own, taps * taps * vector)
-            for unit in range(chunk * group, stop):
-                image, b = unit // blocks, unit % blocks
-                owner = image * groups + g
-                row0, row1 = b * block_rows, min(b * block_rows + block_rows, rows)
-                n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * group, g + 1)
-                owner_next += n // blocks * groups
-                first = n % blocks * block_rows
-                ahead = source + (owner_next * source_rows + first * stride) * source_cols * SIZE
-                dy_ahead = dy + (owner_next * rows + first) * cols * SIZE
+            for unit in range(chunk * args.group, stop):
+                image, b = unit // args.blocks, unit % args.blocks
+                owner = image * args.groups + g
+                row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
+                n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * args.group, g + 1)
+                owner_next += n // args.blocks * args.groups
+                first = n % args.blocks * args.block_rows
+                ahead = args.source + (owner_next * args.source_rows + first * stride) * args.source_cols * SIZE
+                dy_ahead = args.dy + (owner_next * args.rows + first) * args.cols * SIZE
                 for s in range(strips):
                     asked = s * (row1 - row0) * LINE
                     products_tile(
-                        source + owner * source_rows * source_cols * SIZE, source_rows, source_cols,
-                        dy + owner * rows * cols * SIZE, cols, row0, row1, s * V, low_h, low_w, own, scratch,
+                        args.source + owner * args.source_rows * args.source_cols * SIZE, args.source_rows, args.source_cols,
+                        args.dy + owner * args.rows * args.cols * SIZE, args.cols, row0, row1, s * V, args.low_h, args.low_w, own, scratch,
                         ahead + stride * stride * asked, dy_ahead + asked,
                     )  # fmt: skip
-            result = sums + chunk * sums_bytes + g * taps * taps * WIDE
+            result = args.sums + chunk * args.sums_bytes + g * taps * taps * WIDE
             for i in range(taps * taps):
                 put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
 
@@ -323,30 +318,27 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
         return kernels
     weave_tile = _make_weave(lanes, taps, stride)
 
-    def weave(
-        piece, scratch, source, weights, target, group, units, groups, blocks, block_rows, first_row, last_row, first_column,
-        last_column, source_rows, source_cols, rows, cols, low_h, low_w, weight_row, weight_column, group_weights, stage,
-    ):  # fmt: skip
+    def weave(args: SlideWeave, piece, scratch):
         """The input gradient: source rows from first_row to last_row complete all rows of the target, the columns likewise."""
-        plane = source_rows * source_cols * SIZE
-        strips = (last_column - first_column + V - 1) // V
-        for unit in range(piece * group, min(piece * group + group, units)):
-            owner, b = unit // blocks, unit % blocks
-            row0 = first_row + b * block_rows
-            row1 = min(row0 + block_rows, last_row)
-            begin, end = max(row0 * stride - low_h, 0), min(row1 * stride - low_h, rows)
-            place = target + owner * rows * cols * SIZE
-            out = scratch + stage - begin * cols * SIZE if stage else place
-            ahead = source + (unit + 1) * plane // blocks
+        plane = args.source_rows * args.source_cols * SIZE
+        strips = (args.last_column - args.first_column + V - 1) // V
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            owner, b = unit // args.blocks, unit % args.blocks
+            row0 = args.first_row + b * args.block_rows
+            row1 = min(row0 + args.block_rows, args.last_row)
+            begin, end = max(row0 * stride - args.low_h, 0), min(row1 * stride - args.low_h, args.rows)
+            place = args.target + owner * args.rows * args.cols * SIZE
+            out = scratch + args.stage - begin * args.cols * SIZE if args.stage else place
+            ahead = args.source + (unit + 1) * plane // args.blocks
             for s in range(strips):
                 weave_tile(
-                    source + owner * plane, source_rows, source_cols, out, rows, cols, row0, row1, first_column + s * V,
-                    low_h, low_w, weights + owner % groups * group_weights, weight_row, weight_column, scratch + SPARE,
-                    ahead + plane // blocks * s // strips, ahead + plane // blocks * (s + 1) // strips,
+                    args.source + owner * plane, args.source_rows, args.source_cols, out, args.rows, args.cols, row0, row1, args.first_column + s * V,
+                    args.low_h, args.low_w, args.weights + owner % args.groups * args.group_weights, args.weight_row, args.weight_column, scratch + SPARE,
+                    ahead + plane // args.blocks * s // strips, ahead + plane // args.blocks * (s + 1) // strips,
                 )  # fmt: skip
-            if stage:
-                stream_bytes(place + begin * cols * SIZE, out + begin * cols * SIZE, (end - begin) * cols * SIZE)
-        if stage:
+            if args.stage:
+                stream_bytes(place + begin * args.cols * SIZE, out + begin * args.cols * SIZE, (end - begin) * args.cols * SIZE)
+        if args.stage:
             fence()
 
     return kernels | {"weave": weave}

@@ -1,7 +1,7 @@
 """From kernel source to callable machine code: compile with Numba once, keep the object code on disk, load it without Numba.
 
-A kernel is a Python function of whole numbers (addresses and sizes) and floats, built by its module's `build(lanes, ...)`.
-Its arguments travel in one block of int64 words in the order of its parameters, after `piece` and `scratch`.
+A kernel is a Python function (args, piece, scratch), built by its module's `build(lanes, ...)`: `args` is the record of its arguments,
+`piece` the number of the piece of work, `scratch` the address of this thread's working memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pullback import __version__
 from pullback.cpu.engine import kept_code
 from pullback.cpu.engine.machine import loading, machine
+from pullback.cpu.engine.records import Record
 
 CACHE_VARIABLE = "PULLBACK_CACHE_DIR"
 
@@ -43,20 +43,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Code:
-    """Loaded machine code: its address and the names and kinds of its arguments ("int" or "float")."""
+    """Loaded machine code: its address and the fields of the record that it takes."""
 
     address: int
-    parameters: tuple[tuple[str, str], ...]
-
-    def pack(self, **arguments: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The argument block; the names must be exactly the parameters."""
-        block = np.empty(len(self.parameters), np.int64)
-        for place, (name, kind) in enumerate(self.parameters):
-            value = arguments.pop(name)
-            block[place] = np.float64(value).view(np.int64) if kind == "float" else value
-        if arguments:
-            raise TypeError(f"unknown kernel arguments {sorted(arguments)}")
-        return block
+    fields: tuple[str, ...]
 
 
 compilations = 0  # how many kernels this process has compiled; tests hold it against the number of variants
@@ -79,23 +69,46 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "pullback"
 
 
+CPU_FOLDER = Path(__file__).parents[1]
+_IMPORTED = re.compile(rb"^\s*from (pullback\.cpu\.[\w.]+) import", re.MULTILINE)
+
+
 @cache
 def _fingerprint() -> str:
-    """Hash of everything machine code depends on beside its variant: the kernels' sources, this file, versions, CPU."""
+    """Hash of what all machine code depends on: this file, versions, the CPU without its caches."""
     from importlib.metadata import version
 
-    digest = hashlib.sha256()
-    folder = Path(__file__).parent
-    for source in [Path(__file__), *sorted((folder / "kernels").rglob("*.py"))]:
-        text = source.read_bytes()
-        digest.update(f"{source.relative_to(folder).as_posix()} {len(text)}\n".encode() + text)
     facts = {**asdict(machine()), "pullback": __version__, "numba": version("numba"), "llvmlite": version("llvmlite")}
-    digest.update(json.dumps(facts, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()[:20]
 
 
+@cache
+def _sources(module: str) -> frozenset[Path]:
+    """The files that a module of this package is compiled from: its own and those of the modules it imports from here."""
+    found: set[Path] = set()
+    wanted = [module]
+    while wanted:
+        path = CPU_FOLDER.joinpath(*wanted.pop().split(".")[2:]).with_suffix(".py")
+        if path not in found and path.is_file():
+            found.add(path)
+            wanted += [name.decode() for name in _IMPORTED.findall(path.read_bytes())]
+    return frozenset(found)
+
+
+@cache
+def _source_hash(module: str) -> str:
+    """Hash of the sources of a kernel, so that a change asks for those kernels alone that it concerns."""
+    digest = hashlib.sha256()
+    for path in sorted({*_sources(f"pullback.cpu.{module}_kernel"), *_sources("pullback.cpu.simd.record_types")}):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(CPU_FOLDER).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()[:12]
+
+
 def cache_folder() -> Path:
-    """Where the object code of these sources for this machine is kept; other versions and machines have folders of their own."""
+    """Where the object code for this machine is kept; other versions and machines have folders of their own."""
     return cache_directory() / _fingerprint()
 
 
@@ -105,22 +118,16 @@ def is_kept() -> bool:
 
 
 def _cache_file(variant: Variant) -> Path:
-    return cache_folder() / f"{variant}.o"
+    return cache_folder() / f"{variant}.{_source_hash(variant.module)}.o"
 
 
-def _entry(kernel: Callable[..., None]) -> tuple[Callable[..., None], list[tuple[str, str]]]:
-    """A function (arguments, piece, scratch) that unpacks the block and calls the kernel, and the block's layout."""
-    from pullback.cpu.simd.vectors import get_double, get_int, inline
-
+def _record_of(kernel: Callable[..., None]) -> type[Record]:
+    """The record that a kernel takes: the annotation of its first parameter."""
     names = list(inspect.signature(kernel).parameters)
-    if names[:2] != ["piece", "scratch"]:
-        raise TypeError(f"kernel {kernel.__name__} must begin with (piece, scratch)")
-    kinds = [(name, "float" if kernel.__annotations__.get(name) in ("float", float) else "int") for name in names[2:]]
-    reads = [f"get_{'double' if kind == 'float' else 'int'}(arguments + {8 * i})" for i, (_, kind) in enumerate(kinds)]
-    source = f"def entry(arguments, piece, scratch):\n    body({', '.join(['piece', 'scratch', *reads])})\n"
-    scope: dict[str, Any] = {"body": inline(kernel), "get_int": get_int, "get_double": get_double}
-    exec(source, scope)  # the one place where code is text: an unpacking that follows the signature
-    return scope["entry"], kinds
+    record = kernel.__globals__.get(kernel.__annotations__.get(names[0], ""))
+    if names != ["args", "piece", "scratch"] or not (isinstance(record, type) and issubclass(record, Record)):
+        raise TypeError(f"kernel {kernel.__name__} must have the parameters (args: a record, piece, scratch)")
+    return record
 
 
 @contextmanager
@@ -164,28 +171,30 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
     from numba.core.compiler import Flags, compile_extra
 
     with _numba_as_shipped() as (typing, target):
-        from pullback.cpu.simd import linked_functions as parts
+        from pullback.cpu.simd import linked_functions
         from pullback.cpu.simd.lanes import Lanes
+        from pullback.cpu.simd.record_types import RecordType
 
         options = dict(variant.options)
         lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
         module = import_module(f"pullback.cpu.{variant.module}_kernel")
-        entry, parameters = _entry(module.build(lanes, **options)[variant.kernel])
+        kernel = module.build(lanes, **options)[variant.kernel]
+        record = _record_of(kernel)
         flags = Flags()
         flags.no_cpython_wrapper = True
         flags.no_cfunc_wrapper = True
         flags.error_model = "numpy"
         typing.refresh()
         target.refresh()
-        result = compile_extra(typing, target, entry, (types.int64,) * 3, types.void, flags, {})
+        result = compile_extra(typing, target, kernel, (RecordType(record), types.int64, types.int64), types.void, flags, {})
         code = binding.parse_assembly(str(result.library._final_module))
-        parts.join(code)
+        linked_functions.join(code)
         object_code = target.codegen()._tm.emit_object(code)
     compilations += 1
     header = {
         "variant": str(variant),
         "symbol": result.fndesc.llvm_func_name,
-        "parameters": [list(pair) for pair in parameters],
+        "fields": [name for name, _ in record.FIELDS],
     }
     return header, object_code
 
@@ -202,8 +211,7 @@ def _link(header: dict[str, Any], object_code: bytes) -> Code:
     engine.add_object_file(binding.object_file.ObjectFileRef.from_data(object_code))
     engine.finalize_object()
     _engines.append(engine)
-    parameters = tuple((str(name), str(kind)) for name, kind in header["parameters"])
-    return Code(engine.get_function_address(header["symbol"]), parameters)
+    return Code(engine.get_function_address(header["symbol"]), tuple(header["fields"]))
 
 
 def code(variant: Variant) -> Code:

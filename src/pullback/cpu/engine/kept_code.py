@@ -109,14 +109,11 @@ def _contents(path: Path) -> bytes | None:
 
 
 def _is_header(header: Any, variant: str) -> bool:
-    """Whether it is what a variant's code needs: the name of its function, and names and kinds of its arguments."""
+    """Whether it is what a variant's code needs: the name of its function, and the fields of its record."""
     if not isinstance(header, dict) or header.get("variant") != variant or not isinstance(header.get("symbol"), str):
         return False
-    parameters = header.get("parameters")
-    return isinstance(parameters, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("int", "float")
-        for pair in parameters
-    )
+    fields = header.get("fields")
+    return isinstance(fields, list) and all(isinstance(name, str) for name in fields)
 
 
 def read(path: Path, variant: str) -> tuple[dict[str, Any], bytes] | None:

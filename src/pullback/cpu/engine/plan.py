@@ -9,7 +9,8 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Code
+from pullback.cpu.engine.compiler import Code, Variant, code
+from pullback.cpu.engine.records import Record
 
 # Below this many bytes moved, waking other threads costs more than they save.
 PARALLEL_BYTES = 96 << 10
@@ -36,14 +37,18 @@ class Plan:
 
 
 def make_plan(
-    code: Code, pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any], more: tuple[Any, ...] = ()
-) -> Plan:
-    """A plan from what a kernel's arguments are: numbers, tables (passed by address), None for addresses given at the call.
+    variant: Variant, record: type[Record], pieces: int, scratch_bytes: int, moved_bytes: int, given: dict[str, Any],
+    more: tuple[Any, ...] = (),
+) -> Plan:  # fmt: skip
+    """A plan from the fields of a kernel's record: numbers, tables (passed by address), None for addresses given at the call.
 
-    `given` may hold more than this kernel asks for. `more` are tables that other tables point to.
+    `given` may hold more than the record has. `more` are tables that other tables point to.
     """
+    compiled = code(variant)
+    if compiled.fields != tuple(name for name, _ in record.FIELDS):
+        raise TypeError(f"{variant} takes another record than {record.__name__}")
     keep, values, places = [], {}, {}
-    for place, (name, _) in enumerate(code.parameters):
+    for place, (name, _) in enumerate(record.FIELDS):
         value = given[name]
         if isinstance(value, np.ndarray):
             value = np.ascontiguousarray(value)
@@ -53,4 +58,4 @@ def make_plan(
             places[name] = place
             value = 0
         values[name] = value
-    return Plan(code, code.pack(**values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more))
+    return Plan(compiled, record.pack(values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more))

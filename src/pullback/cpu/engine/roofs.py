@@ -11,13 +11,13 @@ import numpy as np
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.kernel_records import CHAINS, ROUNDS, MultiplyAdd, Transfer
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import LINE, aligned_bytes
 from pullback.rules import Array
 
 COPY_BLOCK = 64 << 10
 REPEATS = 15
-ROUNDS, CHAINS = 4096, 12  # of the multiply-add kernel: see kernels/roofs.py
 
 
 def _best(run: object, repeats: int = REPEATS) -> float:
@@ -37,7 +37,7 @@ def _quicker(kernel: str, size: int, arrays: dict[str, Array]) -> Callable[[], N
 
     def runner(stream: int) -> Callable[[], None]:
         addresses = {name: address_of(array) for name, array in arrays.items()}
-        block = compiled.pack(block=COPY_BLOCK, size=size, stream=stream, **addresses)
+        block = Transfer.pack({"block": COPY_BLOCK, "size": size, "stream": stream, **addresses})
         # The default argument keeps the arrays alive.
         return lambda keep=arrays: threads.run(compiled.address, address_of(block), pieces, 0)  # type: ignore[misc]
 
@@ -60,7 +60,7 @@ def copier(footprint_bytes: int) -> Callable[[], None]:
 def filler(size: int) -> Callable[[], None]:
     """Parallel writing of `size` bytes and nothing else."""
     size = max(LINE, size // LINE * LINE)
-    return _quicker("fill", size, {"line": _memory(LINE), "target": _memory(size)})
+    return _quicker("fill", size, {"source": _memory(LINE), "target": _memory(size)})
 
 
 @cache
@@ -71,7 +71,7 @@ def fma_rate(threads_used: int, dtype: str = "float32") -> float:
     pieces = 64 * threads_used
     result = np.zeros(pieces)
     compiled = code(Variant("engine.roofs", "multiply_add", name))
-    block = compiled.pack(result=result.ctypes.data)
+    block = MultiplyAdd.pack({"result": address_of(result)})
     with threads.threads(threads_used):
-        seconds = _best(lambda: threads.run(compiled.address, block.ctypes.data, pieces, 0))
+        seconds = _best(lambda: threads.run(compiled.address, address_of(block), pieces, 0))
     return pieces * ROUNDS * CHAINS * lanes * 2 / seconds

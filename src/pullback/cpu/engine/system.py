@@ -9,10 +9,8 @@ import sys
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-# Words of the block, in order (kernels/threading_loop.py has their byte offsets); 0 where the system has no such thing.
-WORDS = ("let_others_run", "syscall", "futex", "get_mask", "set_mask", "find_cpu", "clock")
+from pullback.cpu.engine.kernel_records import System
+from pullback.cpu.engine.records import Words
 
 _NUMBERS = {"x86_64": (202, 204, 203), "aarch64": (98, 123, 122)}  # of Linux's calls futex, get_mask and set_mask
 
@@ -22,9 +20,9 @@ def _address(library: Any, name: str) -> int:
 
 
 @cache
-def system_words() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The block. Workers sleep in native code and are kept off the caller's CPU where all of it is there, which is on Linux."""
-    found = dict.fromkeys(WORDS, 0)
+def system_words() -> Words:
+    """The record `System`. Workers sleep in native code and are kept off the caller's CPU where all of it is there, which is on Linux."""
+    found = dict.fromkeys((name for name, _ in System.FIELDS), 0)
     if sys.platform == "win32":
         found["let_others_run"] = _address(ctypes.WinDLL("kernel32"), "SwitchToThread")
     else:
@@ -36,4 +34,4 @@ def system_words() -> np.ndarray[Any, np.dtype[np.int64]]:
             if hasattr(os, "sched_setaffinity") and hasattr(library, "sched_getcpu") and hasattr(library, "clock_gettime"):
                 found |= {"get_mask": get_mask, "set_mask": set_mask}
                 found |= {"find_cpu": _address(library, "sched_getcpu"), "clock": _address(library, "clock_gettime")}
-    return np.array([found[name] for name in WORDS], np.int64)
+    return System.pack(found)

@@ -9,31 +9,33 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from string import Template
 from typing import Any
 
 import numpy as np
 from llvmlite import binding
 
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.threads import stride_of, take_room
+from pullback.cpu.engine.kernel_records import Job
+from pullback.cpu.engine.threads import stride_of, take_scratch
 
 # The caller's part: take the team, copy the job to where its threads count it down, run it on all of them, give the team back. It
 # is one call from Python, so that no signal handler can interrupt it. 0: another caller has the team.
 #
-# One thread's part: take a seat, then pieces until none is left. Numbers are places in the job block (threads.py); a kernel
-# takes two places for results that it never writes, the arguments, the piece and the working memory.
+# One thread's part: take a slot, then pieces until none is left. The places ($) are those of a `Job`; a kernel takes two places
+# for results that it never writes, the record of its arguments, the piece and the working memory.
 _TEAM = """
 declare void @llvm.memcpy.p0i8.p0i8.i64(i8*, i8*, i64, i1)
 
 define i32 @pullback_team(i64* %busy, i64 %parallel, i8* %given, i32 %size) {
 begin:
-  %job = alloca i64, i32 9
+  %job = alloca i64, i32 $words
   %before = atomicrmw add i64* %busy, i64 1 seq_cst
   %free = icmp eq i64 %before, 0
   br i1 %free, label %taken, label %given.back
 taken:
   %bytes = bitcast i64* %job to i8*
-  call void @llvm.memcpy.p0i8.p0i8.i64(i8* %bytes, i8* %given, i64 72, i1 false)
+  call void @llvm.memcpy.p0i8.p0i8.i64(i8* %bytes, i8* %given, i64 $bytes, i1 false)
   %run = inttoptr i64 %parallel to void (void (i64*)*, i64*, i32, i32)*
   call void %run(void (i64*)* @pullback_member, i64* %job, i32 %size, i32 0)
   br label %given.back
@@ -46,24 +48,24 @@ given.back:
 define void @pullback_member(i64* %job) {
 begin:
   %places = alloca i64, i32 2
-  %seats = getelementptr i64, i64* %job, i64 2
-  %seat = atomicrmw sub i64* %seats, i64 1 seq_cst
-  %sits = icmp sge i64 %seat, 0
-  br i1 %sits, label %seated, label %done
-seated:
-  %ticket = getelementptr i64, i64* %job, i64 3
-  %pieces.at = getelementptr i64, i64* %job, i64 4
+  %slots = getelementptr i64, i64* %job, i64 $slots
+  %slot = atomicrmw sub i64* %slots, i64 1 seq_cst
+  %joins = icmp sge i64 %slot, 0
+  br i1 %joins, label %joined, label %done
+joined:
+  %ticket = getelementptr i64, i64* %job, i64 $ticket
+  %pieces.at = getelementptr i64, i64* %job, i64 $pieces
   %pieces = load i64, i64* %pieces.at
-  %function.at = getelementptr i64, i64* %job, i64 5
+  %function.at = getelementptr i64, i64* %job, i64 $function
   %address = load i64, i64* %function.at
   %function = inttoptr i64 %address to i32 (i64*, i64*, i64, i64, i64)*
-  %arguments.at = getelementptr i64, i64* %job, i64 6
+  %arguments.at = getelementptr i64, i64* %job, i64 $arguments
   %arguments = load i64, i64* %arguments.at
-  %scratch.at = getelementptr i64, i64* %job, i64 7
+  %scratch.at = getelementptr i64, i64* %job, i64 $scratch
   %scratch = load i64, i64* %scratch.at
-  %stride.at = getelementptr i64, i64* %job, i64 8
+  %stride.at = getelementptr i64, i64* %job, i64 $stride
   %stride = load i64, i64* %stride.at
-  %offset = mul i64 %seat, %stride
+  %offset = mul i64 %slot, %stride
   %memory = add i64 %scratch, %offset
   br label %next
 next:
@@ -79,7 +81,9 @@ done:
 """
 
 
-_pack_job = struct.Struct("=9q").pack  # GENERATION .. SCRATCH_STRIDE
+def _source() -> str:
+    places = {name: Job.place(name) for name, _ in Job.FIELDS}
+    return Template(_TEAM).substitute(places, words=len(Job.FIELDS), bytes=Job.BYTES)
 
 
 def _compiled() -> tuple[Any, int]:
@@ -87,7 +91,7 @@ def _compiled() -> tuple[Any, int]:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     engine = binding.create_mcjit_compiler(
-        binding.parse_assembly(_TEAM), binding.Target.from_default_triple().create_target_machine()
+        binding.parse_assembly(_source()), binding.Target.from_default_triple().create_target_machine()
     )
     engine.finalize_object()
     return engine, engine.get_function_address("pullback_team")
@@ -114,8 +118,12 @@ class Team:
         if self._words[0]:
             return False
         stride = stride_of(scratch_bytes, count)
-        room = take_room(stride * count)
-        job = _pack_job(0, 0, count - 1, 0, pieces, function, arguments, room.address, stride)
+        scratch = take_scratch(stride * count)
+        fields = dict.fromkeys((name for name, _ in Job.FIELDS), 0) | {
+            "slots": count - 1, "pieces": pieces, "function": function, "arguments": arguments, "scratch": scratch.address,
+            "stride": stride,
+        }  # fmt: skip
+        job = struct.pack(f"={len(fields)}q", *fields.values())
         done = self._lead(*self._where, job, self.size())
-        room.put_back()
+        scratch.put_back()
         return bool(done)

@@ -24,47 +24,42 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Code, Variant, code
+from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.kernel_records import FIRST_WORKER, Follow, Job, Lead, Masks
 from pullback.cpu.engine.memory import aligned_bytes
 from pullback.cpu.engine.system import system_words
 from pullback.settings import get_num_threads, set_num_threads, threads
 
 __all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
 
-# Words of a job block, in order (kernels/threading_loop.py has their byte offsets).
-GENERATION, ACTIVE, SEATS, TICKET, PIECES, FUNCTION, ARGUMENTS, SCRATCH, SCRATCH_STRIDE, STOPPED, SLEEPING, BUSY = range(12)
-JOB_WORDS = 16
-# Words of the affinity masks: the caller's CPU, how many workers there are, their system's numbers (the rest is native code's own).
-CALLER_CPU, WORKERS, WORKER_NUMBERS = 0, 5, 6 + 2 * 128
+GENERATION, BUSY = Job.place("generation"), Job.place("busy")
+CALLER_CPU, WORKERS = Masks.place("cpu"), Masks.place("workers")
 
 WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
 LINE, PAGE = 64, 4096
 MOST_WORKERS = 1024
-MOST_ROOMS = 64  # kept for the next jobs: as many as have run at once
+MOST_SCRATCH = 64  # kept for the next jobs: as many as have run at once
 
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _SLOTS = np.zeros(8, np.int64)  # where Numba's functions leave a result or an exception, which ours never do
 _SLOTS_AT = _SLOTS.ctypes.data
 
-_LEAD = ("job", "system", "masks", "spins", "function", "arguments", "pieces", "memory", "stride", "seats")
-_pack_lead = struct.Struct(f"={len(_LEAD)}q").pack
+_pack_lead = struct.Struct(f"={len(Lead.FIELDS)}q").pack
 
 
 @cache
-def _native(kernel: str) -> tuple[Code, Callable[..., int]]:
+def _native(kernel: str) -> Callable[..., int]:
     """A native function of the pool: this thread handles no signal until it returns."""
-    compiled = code(Variant("engine.threads", kernel))
-    assert kernel != "lead" or [name for name, _ in compiled.parameters] == list(_LEAD)
-    return compiled, _NATIVE(compiled.address)
+    return _NATIVE(code(Variant("engine.threads", kernel)).address)
 
 
 def _lead(*arguments: int) -> None:
-    """Call the native leader with _LEAD. The block of its arguments belongs to this call alone."""
-    _native("lead")[1](_SLOTS_AT, _SLOTS_AT, _pack_lead(*arguments), 0, 0)
+    """Call the native leader with the fields of `Lead`. The block of its arguments belongs to this call alone."""
+    _native("lead")(_SLOTS_AT, _SLOTS_AT, _pack_lead(*arguments), 0, 0)
 
 
-class Room:
+class Scratch:
     """Working memory of a job, from a cache line on."""
 
     __slots__ = ("_memory", "_releases", "address", "size")
@@ -75,37 +70,37 @@ class Room:
 
     def put_back(self) -> None:
         """Keep it for a later job, unless all working memory has been released meanwhile."""
-        if self.size and self._releases == _releases and len(_rooms) < MOST_ROOMS:
-            _rooms.append(self)
+        if self.size and self._releases == _releases and len(_free) < MOST_SCRATCH:
+            _free.append(self)
 
 
-_rooms: list[Room] = []  # those that no job runs in
+_free: list[Scratch] = []  # that no job runs in
 _releases = 0
-_nowhere = Room(0)
+_none = Scratch(0)
 
 
-def take_room(size: int) -> Room:
+def take_scratch(size: int) -> Scratch:
     """Working memory of at least so many bytes. Who is interrupted before putting it back has let go of it all the same."""
     try:
-        room = _rooms.pop() if size else _nowhere
+        scratch = _free.pop() if size else _none
     except IndexError:
-        return Room(size)
-    return room if room.size >= size else Room(size)
+        return Scratch(size)
+    return scratch if scratch.size >= size else Scratch(size)
 
 
-def stride_of(scratch_bytes: int, seats: int) -> int:
+def stride_of(scratch_bytes: int, slots: int) -> int:
     """How far the working memories of two threads are apart: no page is shared."""
-    return -(-scratch_bytes // PAGE) * PAGE if seats > 1 else scratch_bytes
+    return -(-scratch_bytes // PAGE) * PAGE if slots > 1 else scratch_bytes
 
 
 class Pool:
-    """Workers for one process. All callers share it; one at a time, who has counted up the BUSY word from 0, has its workers."""
+    """Workers for one process. All callers share it; one at a time, who has counted up its `busy` from 0, has its workers."""
 
     def __init__(self) -> None:
-        self.job = np.zeros(JOB_WORDS, np.int64)
+        self.job = np.zeros(len(Job.FIELDS), np.int64)
         self.workers: list[threading.Thread] = []
         self._words = self.job.data
-        self._masks = np.zeros(WORKER_NUMBERS + MOST_WORKERS, np.int64)
+        self._masks = np.zeros(FIRST_WORKER + MOST_WORKERS, np.int64)
         self._system = system_words()
         self._where = (address_of(self.job), address_of(self._system), address_of(self._masks), LEADER_SPINS)
         self._entering = threading.Lock()  # of workers alone: they handle no signals
@@ -118,7 +113,7 @@ class Pool:
             count = len(self.workers)
             if self._stop or count >= most:
                 return False
-            self._masks[WORKER_NUMBERS + count] = threading.get_native_id()
+            self._masks[FIRST_WORKER + count] = threading.get_native_id()
             self._masks[WORKERS] = count + 1
             self._masks[CALLER_CPU] = -1  # so that this one is kept apart too
             self.workers.append(threading.current_thread())
@@ -129,11 +124,10 @@ class Pool:
         ready.set()
         if not entered:
             return
-        compiled, follow = _native("follow")
+        follow = _native("follow")
         job, result, bell = self.job, np.zeros(1, np.int64), SimpleQueue[None]()
         addresses = {"job": address_of(job), "system": address_of(self._system), "result": address_of(result)}
-        block = compiled.pack(spins=WORKER_SPINS, seen=-1, **addresses)
-        place = [name for name, _ in compiled.parameters].index("seen")
+        block, place = Follow.pack({"spins": WORKER_SPINS, "seen": -1, **addresses}), Follow.place("seen")
         while not self._stop:
             follow(_SLOTS_AT, _SLOTS_AT, address_of(block), 0, 0)
             seen = block[place] = int(result[0])
@@ -166,9 +160,9 @@ class Pool:
         for bell in self._asleep[: count - 1]:
             bell.put(None)
         stride = stride_of(scratch_bytes, count)
-        room = take_room(stride * count)
-        _lead(*self._where, function, arguments, pieces, room.address, stride, count)
-        room.put_back()
+        scratch = take_scratch(stride * count)
+        _lead(*self._where, function, arguments, pieces, scratch.address, stride, count)
+        scratch.put_back()
         return True
 
     def stop(self) -> None:
@@ -213,17 +207,17 @@ def _stop_at_exit() -> None:
 
 def release_scratch() -> int:
     """Give back the working memory of all threads, which stays as large as the largest job has asked for; how many bytes."""
-    global _rooms, _releases
+    global _free, _releases
     _releases += 1
-    released, _rooms = _rooms, []
-    return sum(room.size for room in released)
+    released, _free = _free, []
+    return sum(scratch.size for scratch in released)
 
 
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread."""
-    room = take_room(scratch_bytes)
-    _lead(0, 0, 0, 0, function, arguments, pieces, room.address, scratch_bytes, 1)
-    room.put_back()
+    scratch = take_scratch(scratch_bytes)
+    _lead(0, 0, 0, 0, function, arguments, pieces, scratch.address, scratch_bytes, 1)
+    scratch.put_back()
 
 
 def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward, ChannelsMaxGrad
 from pullback.cpu.pool.rules_kernel import make_loses, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axis_of, cells_read, cells_reading, line_kinds, lines_of, readers_in
 from pullback.cpu.simd.native import LINE, fence, in_order, opaque, stream_bytes
@@ -91,31 +92,28 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 tap = get_winner(winners + at * WINNER)
                 put_int(indices + 8 * at, -1 if tap == NONE else first + get_int(tap_base + 8 * tap) + c)
 
-    def max_forward(
-        piece, scratch, x, y, winners, indices, block, images, rows, channels, axes, line_table, lines_start, index_image,
-        row_base, col_base, tap_base, empty: float, above: float,
-    ):  # fmt: skip
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
-        cols, in_row = col_axis[0], col_axis[1] * channels
+    def max_forward(args: ChannelsMaxForward, piece, scratch):
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
+        cols, in_row = col_axis[0], col_axis[1] * args.channels
         source_image = depth_axis[1] * row_axis[1] * in_row
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
-        image, r = piece * block // rows, piece * block % rows
-        for row in range(piece * block, min(piece * block + block, images * rows)):
-            at = row * cols * channels
-            own = scratch if indices and not winners else (winners + at * WINNER if winners else 0)
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, in_row, r)
-            source = x + (image * source_image + line * in_row) * SIZE
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        image, r = piece * args.block // args.rows, piece * args.block % args.rows
+        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+            at = row * cols * args.channels
+            own = scratch if args.indices and not args.winners else (args.winners + at * WINNER if args.winners else 0)
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, in_row, r)
+            source = args.x + (image * source_image + line * in_row) * SIZE
             for col in range(cols):
-                out = y + (at + col * channels) * SIZE if y else 0
-                code = own + col * channels * WINNER if own else 0
-                cells = cells_read(col_axis, channels, col)
-                args = (source, out, code, lines, cells, empty, above)
-                over_many_channels(channels, max8, max4, max2, max1, args)
-            if indices:
-                base = image * index_image + get_int(row_base + 8 * r)
-                index_row(indices + 8 * at, own, cols, channels, base, col_base, tap_base)
+                out = args.y + (at + col * args.channels) * SIZE if args.y else 0
+                code = own + col * args.channels * WINNER if own else 0
+                cells = cells_read(col_axis, args.channels, col)
+                passed = (source, out, code, lines, cells, args.empty, args.above)
+                over_many_channels(args.channels, max8, max4, max2, max1, passed)
+            if args.indices:
+                base = image * args.index_image + get_int(args.row_base + 8 * r)
+                index_row(args.indices + 8 * at, own, cols, args.channels, base, args.col_base, args.tap_base)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
 
     def make_gather(width, load, load_codes, store):
@@ -143,37 +141,35 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     gather2 = make_gather(pair, pair.load, pair.load_codes, pair.store)
     gather1 = make_gather(lanes, lanes.load_some, lanes.load_codes_some, lanes.store_some)
 
-    def max_grad(
-        piece, scratch, dy, winners, dx, block, images, rows, channels, stage, streams, axes, line_table, lines_start,
-        col_readers,
-    ):  # fmt: skip
+    def max_grad(args: ChannelsMaxGrad, piece, scratch):
         """streams: stores may pass the cache, since all of them are whole and aligned."""
-        streams = streams and dx % LINE == 0
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
-        columns = readers_in(col_readers)
-        out_row, width = col_axis[0] * channels, col_axis[1] * channels * SIZE
+        streams = args.streams
+        streams = streams and args.dx % LINE == 0
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
+        columns = readers_in(args.col_readers)
+        out_row, width = col_axis[0] * args.channels, col_axis[1] * args.channels * SIZE
         source_image = depth_axis[0] * row_axis[0] * out_row
-        first, last = piece * block, min(piece * block + block, images * rows)
-        target = dx + first * width
-        begin = scratch if stage else target
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
-        image, r = first // rows, first % rows
+        first, last = piece * args.block, min(piece * args.block + args.block, args.images * args.rows)
+        target = args.dx + first * width
+        begin = scratch if args.stage else target
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        image, r = first // args.rows, first % args.rows
         for row in range(first, last):
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, out_row, r)
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, out_row, r)
             at = image * source_image + line * out_row
             for col in range(col_axis[1]):
-                out = begin + (row - first) * width + col * channels * SIZE
-                cells = cells_reading(columns, channels, col)
-                args = (dy + at * SIZE, winners + at * WINNER, out, lines, cells)
+                out = begin + (row - first) * width + col * args.channels * SIZE
+                cells = cells_reading(columns, args.channels, col)
+                passed = (args.dy + at * SIZE, args.winners + at * WINNER, out, lines, cells)
                 if streams:
-                    for c in range(0, channels, Q):
-                        gather_stream(c, Q, *args)
+                    for c in range(0, args.channels, Q):
+                        gather_stream(c, Q, *passed)
                 else:
-                    over_channels(0, channels, gather4, gather2, gather1, args)
+                    over_channels(0, args.channels, gather4, gather2, gather1, passed)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
-        finish_rows(target, begin, (last - first) * width, stage, streams)
+        finish_rows(target, begin, (last - first) * width, args.stage, streams)
 
     @inline
     def finish_rows(target, begin, size, stage, streams):
@@ -238,77 +234,81 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     mean2, shared2, mixed2 = make_mean(pair, pair.load, pair.store)
     mean1, shared1, mixed1 = make_mean(lanes, lanes.load_some, lanes.store_some)
 
-    def avg_forward(
-        piece, scratch, x, y, block, images, rows, channels, axes, line_table, lines_start, row_div, col_div, empty: float
-    ):
+    def avg_forward(args: ChannelsAvgForward, piece, scratch):
         """row_div and col_div hold one divisor per output row and column; windows without a cell give `empty`."""
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
-        cols, in_row = col_axis[0], col_axis[1] * channels
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
+        cols, in_row = col_axis[0], col_axis[1] * args.channels
         source_image = depth_axis[1] * row_axis[1] * in_row
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
-        image, r = piece * block // rows, piece * block % rows
-        for row in range(piece * block, min(piece * block + block, images * rows)):
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, in_row, r)
-            source = x + (image * source_image + line * in_row) * SIZE
-            row_divisor = get_int(row_div + 8 * r)
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        image, r = piece * args.block // args.rows, piece * args.block % args.rows
+        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, in_row, r)
+            source = args.x + (image * source_image + line * in_row) * SIZE
+            row_divisor = get_int(args.row_div + 8 * r)
             for col in range(cols):
-                cells = cells_read(col_axis, channels, col)
-                out = y + (row * cols + col) * channels * SIZE
+                cells = cells_read(col_axis, args.channels, col)
+                out = args.y + (row * cols + col) * args.channels * SIZE
                 if lines[1] * cells[1] == 0:
-                    for c in range(channels):
-                        put(out + c * SIZE, empty)
+                    for c in range(args.channels):
+                        put(out + c * SIZE, args.empty)
                     continue
-                divisor = row_divisor * get_int(col_div + 8 * col)
+                divisor = row_divisor * get_int(args.col_div + 8 * col)
                 share = 1.0 / float(divisor) if divisor & (divisor - 1) == 0 else 0.0
-                args = (source, out, lines, cells, float(divisor), share)
-                over_many_channels(channels, mean8, mean4, mean2, mean1, args)
+                passed = (source, out, lines, cells, float(divisor), share)
+                over_many_channels(args.channels, mean8, mean4, mean2, mean1, passed)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
 
-    def avg_grad(
-        piece, scratch, dy, dx, block, images, rows, channels, stage, streams, axes, line_table, lines_start,
-        col_readers, row_div, col_div, row_same, col_same,
-    ):  # fmt: skip
+    def avg_grad(args: ChannelsAvgGrad, piece, scratch):
         """row_div, col_div: of output rows and columns. row_same, col_same: of all that read an input row or column, or 0."""
-        streams = streams and dx % LINE == 0
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
-        columns = readers_in(col_readers)
-        out_row, width = col_axis[0] * channels, col_axis[1] * channels * SIZE
+        streams = args.streams
+        streams = streams and args.dx % LINE == 0
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
+        columns = readers_in(args.col_readers)
+        out_row, width = col_axis[0] * args.channels, col_axis[1] * args.channels * SIZE
         source_image = depth_axis[0] * row_axis[0] * out_row
-        first, last = piece * block, min(piece * block + block, images * rows)
-        target = dx + first * width
-        begin = scratch if stage else target
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
+        first, last = piece * args.block, min(piece * args.block + args.block, args.images * args.rows)
+        target = args.dx + first * width
+        begin = scratch if args.stage else target
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
         divisor, share = 0, 0.0
-        image, r = first // rows, first % rows
+        image, r = first // args.rows, first % args.rows
         for row in range(first, last):
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, out_row, r)
-            source, target_row = dy + (image * source_image + line * out_row) * SIZE, begin + (row - first) * width
-            same_row = get_int(row_same + 8 * r)
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, out_row, r)
+            source, target_row = args.dy + (image * source_image + line * out_row) * SIZE, begin + (row - first) * width
+            same_row = get_int(args.row_same + 8 * r)
             for col in range(col_axis[1]):
-                out = target_row + col * channels * SIZE
-                same = same_row * get_int(col_same + 8 * col)
+                out = target_row + col * args.channels * SIZE
+                same = same_row * get_int(args.col_same + 8 * col)
                 if same:
                     if same != divisor:
                         divisor, share = same, 1.0 / float(same)
-                    args = (source, out, lines, cells_reading(columns, channels, col), share)
+                    passed = (source, out, lines, cells_reading(columns, args.channels, col), share)
                     if streams:
-                        for c in range(0, channels, Q):
-                            shared_stream(c, Q, *args)
+                        for c in range(0, args.channels, Q):
+                            shared_stream(c, Q, *passed)
                     else:
-                        over_channels(0, channels, shared4, shared2, shared1, args)
+                        over_channels(0, args.channels, shared4, shared2, shared1, passed)
                 else:
-                    several = (source, out, channels, lines, cells_reading(columns, 1, col), row_div + 8 * line, col_div)
+                    several = (
+                        source,
+                        out,
+                        args.channels,
+                        lines,
+                        cells_reading(columns, 1, col),
+                        args.row_div + 8 * line,
+                        args.col_div,
+                    )
                     if streams:
-                        for c in range(0, channels, Q):
+                        for c in range(0, args.channels, Q):
                             mixed_stream(c, Q, *several)
                     else:
-                        over_channels(0, channels, mixed4, mixed2, mixed1, several)
+                        over_channels(0, args.channels, mixed4, mixed2, mixed1, several)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
-        finish_rows(target, begin, (last - first) * width, stage, streams)
+        finish_rows(target, begin, (last - first) * width, args.stage, streams)
 
     return {
         "max_forward": max_forward,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.engine.compiler import code
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.records import Record
 from pullback.cpu.pool.common import (
     CHANNELS,
     PLANE_BYTES,
+    PLANES,
     ROWS,
     WHOLE,
     Shape,
@@ -24,9 +25,31 @@ from pullback.cpu.pool.common import (
     variant,
     wide_row,
 )
+from pullback.cpu.pool.records import (
+    ChannelsAvgForward,
+    ChannelsMaxForward,
+    PlanesAvgForward,
+    PlanesMaxForward,
+    RowsAvgForward,
+    RowsMaxForward,
+    WholeAvgForward,
+    WholeAvgGrad,
+    WholeMaxForward,
+    WholeMaxGrad,
+    WholeMaxGradFromX,
+)
 from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, places_reached, tap_bases, tap_places
 from pullback.problem import Problem
 from pullback.window import Window
+
+WHOLE_RECORDS: dict[str, type[Record]] = {
+    "max_forward": WholeMaxForward, "max_grad": WholeMaxGrad, "max_grad_from_x": WholeMaxGradFromX, "avg_forward": WholeAvgForward,
+    "avg_grad": WholeAvgGrad,
+}  # fmt: skip
+FORWARD_RECORDS: dict[tuple[str, bool], type[Record]] = {
+    (CHANNELS, True): ChannelsMaxForward, (ROWS, True): RowsMaxForward, (PLANES, True): PlanesMaxForward,
+    (CHANNELS, False): ChannelsAvgForward, (ROWS, False): RowsAvgForward, (PLANES, False): PlanesAvgForward,
+}  # fmt: skip
 
 
 def index_tables(problem: Problem) -> dict[str, Any]:
@@ -88,7 +111,7 @@ def plan_of_images(problem: Problem, kernel: str, *, rule: bool) -> Plan:
     given = dict.fromkeys(("x", "y", "winners", "indices", "dy", "dx")) | {
         "group": group, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
     }  # fmt: skip
-    return make_plan(code(variant(problem, WHOLE, kernel, rule=rule)), pieces, 2 * slack(), moved, given)
+    return make_plan(variant(problem, WHOLE, kernel, rule=rule), WHOLE_RECORDS[kernel], pieces, 2 * slack(), moved, given)
 
 
 def _exact_share(row_div: Table, col_div: Table) -> float:
@@ -132,4 +155,6 @@ def forward_plan(problem: Problem, module: str, by_rows: bool = False) -> Plan:
     lines, scratch = lines_in_scratch(in_three(problem.window), True, scratch)
     given |= lines
     kernel = "max_forward" if is_max else "avg_forward"
-    return make_plan(code(variant(problem, module, kernel, rule=is_max)), pieces, scratch, moved, given)
+    return make_plan(
+        variant(problem, module, kernel, rule=is_max), FORWARD_RECORDS[module, is_max], pieces, scratch, moved, given
+    )

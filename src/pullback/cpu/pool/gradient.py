@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.pool.common import (
@@ -30,6 +30,15 @@ from pullback.cpu.pool.common import (
     wide_row,
 )
 from pullback.cpu.pool.forward import forward_plan, index_tables, plan_of_images
+from pullback.cpu.pool.records import (
+    ChannelsAvgGrad,
+    ChannelsMaxGrad,
+    PhasesAvgGrad,
+    PhasesMaxGrad,
+    ScatterMaxGrad,
+    ScatterMaxGradFromIndices,
+    ScatterMaxGradFromX,
+)
 from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, needed_rows, reader_table, same_divisor, tap_places
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
@@ -113,8 +122,8 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
         "block_row": block_row, "need_ptr": need_ptr, "need_row": need,
     }  # fmt: skip
     if module == SCATTER:
-        compiled = code(variant(problem, SCATTER, "max_grad", rule=False))
-        return make_plan(compiled, pieces, scratch, moved, given | {"winners": None})
+        compiled = variant(problem, SCATTER, "max_grad", rule=False)
+        return make_plan(compiled, ScatterMaxGrad, pieces, scratch, moved, given | {"winners": None})
     find = forward_plan(replace(problem, op="max_pool", return_winners=True), module, by_rows=True)
     code_start = scratch
     find_start = code_start + -(-(shape.out_row * problem.winner_dtype.itemsize + slack()) // 64) * 64
@@ -124,8 +133,8 @@ def scatter_plan(problem: Problem, module: str) -> Plan:
         "find_words": words, "find_start": find_start, "x_word": find.places["x"], "winners_word": find.places["winners"],
     }  # fmt: skip
     scratch = find_start + 8 * words + find.scratch_bytes
-    compiled = code(variant(problem, SCATTER, "max_grad_from_x", rule=False))
-    plan = make_plan(compiled, pieces, scratch, moved + shape.input_bytes, given)
+    compiled = variant(problem, SCATTER, "max_grad_from_x", rule=False)
+    plan = make_plan(compiled, ScatterMaxGradFromX, pieces, scratch, moved + shape.input_bytes, given)
     return replace(plan, keep=(*plan.keep, find))
 
 
@@ -145,8 +154,8 @@ def indices_plan(problem: IndexProblem) -> Plan:
         "source_image": source, "target_image": target,
     }  # fmt: skip
     scratch = 0 if wide == problem.dtype.itemsize else target * wide + slack()
-    compiled = code(Variant(SCATTER, "max_grad_from_indices", problem.dtype.name))
-    return make_plan(compiled, pieces, scratch, moved, given)
+    compiled = Variant(SCATTER, "max_grad_from_indices", problem.dtype.name)
+    return make_plan(compiled, ScatterMaxGradFromIndices, pieces, scratch, moved, given)
 
 
 @planned
@@ -165,8 +174,8 @@ def gather_plan(problem: Problem) -> Plan:
     given |= lines | {
         "dy": None, "winners": None, "dx": None, "axes": axis_table(window), "col_readers": reader_table(window.readers(2)),
     }  # fmt: skip
-    compiled = code(variant(problem, CHANNELS, "max_grad", rule=False))
-    return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
+    compiled = variant(problem, CHANNELS, "max_grad", rule=False)
+    return make_plan(compiled, ChannelsMaxGrad, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
 
 def _flat_rows(shape: Shape) -> tuple[dict[str, Any], int, int]:
@@ -201,8 +210,8 @@ def avg_plan(problem: Problem) -> Plan:
         "dy": None, "dx": None, "axes": axis_table(window), "row_div": row_div, "col_div": col_div,
         "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
     }  # fmt: skip
-    compiled = code(variant(problem, CHANNELS, "avg_grad", rule=False))
-    return make_plan(compiled, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
+    compiled = variant(problem, CHANNELS, "avg_grad", rule=False)
+    return make_plan(compiled, ChannelsAvgGrad, pieces, scratch, shape.input_bytes + shape.output_bytes, given)
 
 
 def is_flat(window: Window) -> bool:
@@ -266,7 +275,9 @@ def phases_plan(problem: Problem) -> Plan:
         "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "images": shape.images,
         "image_outputs": shape.out_rows * shape.out_row, **_border_tables(window, shape.channels),
     }  # fmt: skip
-    return make_plan(code(variant(problem, PHASES, "max_grad", rule=False)), pieces, 0 if direct else end, moved, given)
+    return make_plan(
+        variant(problem, PHASES, "max_grad", rule=False), PhasesMaxGrad, pieces, 0 if direct else end, moved, given
+    )
 
 
 def _border_tables(window: Window, channels: int) -> dict[str, Any]:
@@ -329,7 +340,7 @@ def avg_phases_plan(problem: Problem) -> Plan:
         "row_div": row_div, "col_div": wide_row(shape, col_div), "uniform": int(row_div[0] * col_div[0]) if uniform else 0,
     }  # fmt: skip
     scratch = area_start + (most * area + pitch) * shape.wide + slack()
-    return make_plan(code(variant(problem, PHASES, "avg_grad", rule=False)), pieces, scratch, moved, given)
+    return make_plan(variant(problem, PHASES, "avg_grad", rule=False), PhasesAvgGrad, pieces, scratch, moved, given)
 
 
 def _reach(window: Window, axis: int) -> tuple[int, int]:

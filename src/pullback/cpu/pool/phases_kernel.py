@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
 from pullback.cpu.pool.windows_kernel import readers_in, readers_of
 from pullback.cpu.simd.interleave import make_rows
 from pullback.cpu.simd.native import LINE, fence
@@ -186,52 +187,90 @@ def build(lanes: Any) -> dict[str, Any]:
                 return True
         return False
 
-    def max_grad(
-        piece, scratch, dy, winners, dx, faults, border, border_count, false_codes, images, image_outputs, pieces, group, units,
-        blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, out_row,
-        stride_d, stride_h, stride_w, channels, ptr, shifts, taps, lowest, highest, outputs, direct, streams,
-        row_distance, phase_start, distance,
-    ):  # fmt: skip
+    def max_grad(args: PhasesMaxGrad, piece, scratch):
         """A unit is a block of phase rows of a plane: block_rows * stride_h input rows.
 
         ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
         """
-        streams = streams and dx % LINE == 0
-        per_depth = blocks // in_depth
-        if border_count:
-            for image in range(piece * images // pieces, (piece + 1) * images // pieces):
-                if has_false_winner(winners + image * image_outputs, border, border_count, false_codes):
-                    put_int(faults, 1)
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            depth, first = b // per_depth, b % per_depth * block_rows
-            at = ((image * out_depth + depth // stride_d) * out_rows + first) * out_row
-            begin = first * stride_h
-            end = min(begin + block_rows * stride_h, in_rows)
-            target = dx + ((image * in_depth + depth) * in_rows + begin) * in_row * SIZE
-            steps = (end - begin + stride_h - 1) // stride_h
-            at_once = channels == 1 and (stride_w == 2 or stride_w == 4)
-            safe = at + lowest >= 0 and at + highest + steps * out_row + Q <= outputs
-            args = (dy, winners, outputs, taps)
-            for rh in range(min(stride_h, end - begin)):
-                count = (end - begin - rh + stride_h - 1) // stride_h * out_row
-                p = (depth % stride_d * stride_h + rh) * stride_w
-                rows = target if direct else scratch + rh * row_distance
-                planes = scratch + phase_start
+        streams = args.streams
+        streams = streams and args.dx % LINE == 0
+        per_depth = args.blocks // args.in_depth
+        if args.border_count:
+            for image in range(piece * args.images // args.pieces, (piece + 1) * args.images // args.pieces):
+                if has_false_winner(
+                    args.winners + image * args.image_outputs, args.border, args.border_count, args.false_codes
+                ):
+                    put_int(args.faults, 1)
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            depth, first = b // per_depth, b % per_depth * args.block_rows
+            at = ((image * args.out_depth + depth // args.stride_d) * args.out_rows + first) * args.out_row
+            begin = first * args.stride_h
+            end = min(begin + args.block_rows * args.stride_h, args.in_rows)
+            target = args.dx + ((image * args.in_depth + depth) * args.in_rows + begin) * args.in_row * SIZE
+            steps = (end - begin + args.stride_h - 1) // args.stride_h
+            at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
+            safe = at + args.lowest >= 0 and at + args.highest + steps * args.out_row + Q <= args.outputs
+            passed = (args.dy, args.winners, args.outputs, args.taps)
+            for rh in range(min(args.stride_h, end - begin)):
+                count = (end - begin - rh + args.stride_h - 1) // args.stride_h * args.out_row
+                p = (depth % args.stride_d * args.stride_h + rh) * args.stride_w
+                rows = target if args.direct else scratch + rh * args.row_distance
+                planes = scratch + args.phase_start
                 if at_once:
-                    to = (target + rh * in_row * SIZE, stride_h * in_row * SIZE, count // out_row, in_row)
+                    to = (
+                        target + rh * args.in_row * SIZE,
+                        args.stride_h * args.in_row * SIZE,
+                        count // args.out_row,
+                        args.in_row,
+                    )
                     if safe:
-                        woven_won(stride_w, *to, at, out_row, p, ptr, shifts, streams, args)
+                        woven_won(args.stride_w, *to, at, args.out_row, p, args.ptr, args.shifts, streams, passed)
                     else:
-                        woven_won_with_care(stride_w, *to, at, out_row, p, ptr, shifts, streams, args)
+                        woven_won_with_care(args.stride_w, *to, at, args.out_row, p, args.ptr, args.shifts, streams, passed)
                 elif safe:
-                    phases_won(rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args)
+                    phases_won(
+                        rows,
+                        count,
+                        at,
+                        p,
+                        args.ptr,
+                        args.shifts,
+                        args.stride_w,
+                        args.channels,
+                        args.direct,
+                        streams,
+                        planes,
+                        args.distance,
+                        passed,
+                    )
                 else:
                     phases_won_with_care(
-                        rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args
+                        rows,
+                        count,
+                        at,
+                        p,
+                        args.ptr,
+                        args.shifts,
+                        args.stride_w,
+                        args.channels,
+                        args.direct,
+                        streams,
+                        planes,
+                        args.distance,
+                        passed,
                     )
-            if not direct and not at_once:
-                copy_rows(target, scratch, row_distance, stride_w * out_row, in_row, end - begin, stride_h, streams)
+            if not args.direct and not at_once:
+                copy_rows(
+                    target,
+                    scratch,
+                    args.row_distance,
+                    args.stride_w * args.out_row,
+                    args.in_row,
+                    end - begin,
+                    args.stride_h,
+                    streams,
+                )
         if streams:
             fence()
 
@@ -242,49 +281,67 @@ def build(lanes: Any) -> dict[str, Any]:
             quotient = load_wide_one(line + j * WIDE, V) / (splat_one(row_divisor) * load_wide_one(col_div + j * WIDE, V))
             store_wide_one(line + j * WIDE, quotient, V)
 
-    def avg_grad(
-        piece, scratch, dy, dx, group, units, blocks, block_rows, in_depth, in_rows, in_row, out_depth, out_rows, cols,
-        stride_h, stride_w, channels, ptr, shifts, streams, row_distance, phase_start, distance,
-        low_h, places_h, low_w, places_w, area_start, area, depth_readers, row_div, col_div, uniform,
-    ):  # fmt: skip
+    def avg_grad(args: PhasesAvgGrad, piece, scratch):
         """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed."""
-        streams = streams and dx % LINE == 0
-        per_depth = blocks // in_depth
-        areas, pitch, out_row = scratch + area_start, places_w * channels, cols * channels
-        limit = dy + units // blocks * out_depth * out_rows * out_row * SIZE
-        depths = readers_in(depth_readers)
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            depth, first = b // per_depth, b % per_depth * block_rows
-            begin = first * stride_h
-            end = min(begin + block_rows * stride_h, in_rows)
+        streams = args.streams
+        streams = streams and args.dx % LINE == 0
+        per_depth = args.blocks // args.in_depth
+        areas, pitch, out_row = scratch + args.area_start, args.places_w * args.channels, args.cols * args.channels
+        limit = args.dy + args.units // args.blocks * args.out_depth * args.out_rows * out_row * SIZE
+        depths = readers_in(args.depth_readers)
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            depth, first = b // per_depth, b % per_depth * args.block_rows
+            begin = first * args.stride_h
+            end = min(begin + args.block_rows * args.stride_h, args.in_rows)
             plane, _, planes = readers_of(depths, depth)
             for e in range(planes):
-                for q in range(places_h):
-                    row = first + low_h + q
-                    line = areas + (e * area + q * pitch) * WIDE
-                    if 0 <= row < out_rows:
-                        r = (plane + e * depths[1]) * out_rows + row
-                        source = dy + (image * out_depth * out_rows + r) * out_row * SIZE
-                        unpack(source, line, cols, channels, 1, low_w, places_w, 0, 0.0, limit)
-                        if not uniform:  # the padding is divided too, and stays 0
-                            share_row(line - low_w * channels * WIDE, out_row, float(get_int(row_div + 8 * r)), col_div)
+                for q in range(args.places_h):
+                    row = first + args.low_h + q
+                    line = areas + (e * args.area + q * pitch) * WIDE
+                    if 0 <= row < args.out_rows:
+                        r = (plane + e * depths[1]) * args.out_rows + row
+                        source = args.dy + (image * args.out_depth * args.out_rows + r) * out_row * SIZE
+                        unpack(source, line, args.cols, args.channels, 1, args.low_w, args.places_w, 0, 0.0, limit)
+                        if not args.uniform:  # the padding is divided too, and stays 0
+                            share_row(
+                                line - args.low_w * args.channels * WIDE,
+                                out_row,
+                                float(get_int(args.row_div + 8 * r)),
+                                args.col_div,
+                            )
                     else:
                         fill(line, pitch, 0.0)
-            args = (areas, planes, area, 1.0 / float(max(uniform, 1)))
-            target = dx + ((image * in_depth + depth) * in_rows + begin) * in_row * SIZE
-            at_once = channels == 1 and (stride_w == 2 or stride_w == 4)
-            for rh in range(min(stride_h, end - begin)):
-                count = (end - begin - rh + stride_h - 1) // stride_h
-                p = rh * stride_w
+            passed = (areas, planes, args.area, 1.0 / float(max(args.uniform, 1)))
+            target = args.dx + ((image * args.in_depth + depth) * args.in_rows + begin) * args.in_row * SIZE
+            at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
+            for rh in range(min(args.stride_h, end - begin)):
+                count = (end - begin - rh + args.stride_h - 1) // args.stride_h
+                p = rh * args.stride_w
                 if at_once:
-                    to = (target + rh * in_row * SIZE, stride_h * in_row * SIZE, count, in_row)
-                    woven_summed(stride_w, *to, 0, pitch, p, ptr, shifts, streams, args)
+                    to = (target + rh * args.in_row * SIZE, args.stride_h * args.in_row * SIZE, count, args.in_row)
+                    woven_summed(args.stride_w, *to, 0, pitch, p, args.ptr, args.shifts, streams, passed)
                 else:
-                    rows, planes = scratch + rh * row_distance, scratch + phase_start
-                    phases_summed(rows, count * pitch, 0, p, ptr, shifts, stride_w, channels, 0, 0, planes, distance, args)
+                    rows, planes = scratch + rh * args.row_distance, scratch + args.phase_start
+                    phases_summed(
+                        rows,
+                        count * pitch,
+                        0,
+                        p,
+                        args.ptr,
+                        args.shifts,
+                        args.stride_w,
+                        args.channels,
+                        0,
+                        0,
+                        planes,
+                        args.distance,
+                        passed,
+                    )
             if not at_once:
-                copy_rows(target, scratch, row_distance, stride_w * pitch, in_row, end - begin, stride_h, streams)
+                copy_rows(
+                    target, scratch, args.row_distance, args.stride_w * pitch, args.in_row, end - begin, args.stride_h, streams
+                )
         if streams:
             fence()
 

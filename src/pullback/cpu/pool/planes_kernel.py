@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.pool.exact_kernel import make_exact
+from pullback.cpu.pool.records import PlanesAvgForward, PlanesMaxForward
 from pullback.cpu.pool.rules_kernel import MINUS_INFINITY, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axis_of, cells_read, line_kinds, lines_of, taps_inside
 from pullback.cpu.simd.interleave import make_rows
@@ -107,46 +108,43 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             again = again | (last & first_lanes(length - j))
         return any_lane(again)
 
-    def max_forward(
-        piece, scratch, x, y, winners, indices, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
-        block_rows, area_bytes, sum_start, code_start, taps, tap_at, own_start, line_table, lines_start, index_image,
-        row_base, col_base, tap_base,
-        empty: float, above: float,
-    ):  # fmt: skip
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+    def max_forward(args: PlanesMaxForward, piece, scratch):
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
         out_depth, in_depth, _, _, plane_step, _ = depth_axis
         out_rows, in_rows, _, stride_h, _, _ = row_axis
         cols, in_cols, _, stride_w, _, _ = col_axis
-        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
-        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
-        sums, codes = scratch + sum_start, scratch + code_start
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            per_depth = blocks // out_depth
-            depth, first = b // per_depth, b % per_depth * block_rows
-            last = min(first + block_rows, out_rows)
-            volume = x + image * in_depth * in_rows * in_row * SIZE
+        pitch, length, in_row = args.places_w * args.channels, cols * args.channels, in_cols * args.channels
+        limit = args.x + args.units // args.blocks * in_depth * in_rows * in_row * SIZE
+        sums, codes = scratch + args.sum_start, scratch + args.code_start
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            per_depth = args.blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * args.block_rows
+            last = min(first + args.block_rows, out_rows)
+            volume = args.x + image * in_depth * in_rows * in_row * SIZE
             plane, plane_tap, planes = taps_inside(depth_axis, depth)
             for e in range(planes):
                 unpack_plane(
-                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
-                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, MINUS_INFINITY, limit,
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * args.area_bytes, in_rows, in_cols,
+                    args.channels, stride_h, stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.distance, first, MINUS_INFINITY, limit,
                 )  # fmt: skip
             count = (last - first - 1) * pitch + length
-            odd = best_places(scratch, sums, codes, count, area_bytes, planes, plane_tap, taps, tap_at)
+            odd = best_places(scratch, sums, codes, count, args.area_bytes, planes, plane_tap, args.taps, args.tap_at)
             for i in range(last - first):
                 r = depth * out_rows + first + i
                 at = (image * out_depth * out_rows + r) * length
-                own = winners + at * WINNER if winners else (scratch + own_start if indices else 0)
-                target = y + at * SIZE if y else 0
-                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, above)
+                own = args.winners + at * WINNER if args.winners else (scratch + args.own_start if args.indices else 0)
+                target = args.y + at * SIZE if args.y else 0
+                again = settle_row(sums + i * pitch * WIDE, codes + i * pitch * WINNER, target, own, length, args.above)
                 if again or odd:
-                    kinds = line_kinds(line_table)
-                    line, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
-                    look_again(volume + line * in_row * SIZE, target, own, channels, lines, col_axis, empty, above)
-                if indices:
-                    base = image * index_image + get_int(row_base + 8 * r)
-                    index_row(indices + 8 * at, own, length, channels, base, col_base, tap_base)
+                    kinds = line_kinds(args.line_table)
+                    line, _, lines = lines_of(scratch + args.lines_start, NO_LINES, (0, 0), kinds, in_row, r)
+                    look_again(
+                        volume + line * in_row * SIZE, target, own, args.channels, lines, col_axis, args.empty, args.above
+                    )
+                if args.indices:
+                    base = image * args.index_image + get_int(args.row_base + 8 * r)
+                    index_row(args.indices + 8 * at, own, length, args.channels, base, args.col_base, args.tap_base)
 
     @inline
     def sum_places(areas, sums, count, area_bytes, planes, taps, tap_at):
@@ -159,48 +157,47 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                     total = total + load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
             store_q(sums + j * WIDE, total, Q)
 
-    def avg_forward(
-        piece, scratch, x, y, group, units, blocks, channels, axes, low_h, places_h, low_w, places_w, distance,
-        block_rows, area_bytes, sum_start, taps, tap_at, line_table, lines_start, row_div, col_div, empty: float,
-    ):  # fmt: skip
+    def avg_forward(args: PlanesAvgForward, piece, scratch):
         """col_div: one wide divisor per element of a row. Divisors of empty windows are 1, their sums 0."""
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
         out_depth, in_depth, _, _, plane_step, _ = depth_axis
         out_rows, in_rows, _, stride_h, _, _ = row_axis
         cols, in_cols, _, stride_w, _, _ = col_axis
-        pitch, length, in_row = places_w * channels, cols * channels, in_cols * channels
-        limit = x + units // blocks * in_depth * in_rows * in_row * SIZE
-        sums = scratch + sum_start
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            per_depth = blocks // out_depth
-            depth, first = b // per_depth, b % per_depth * block_rows
-            last = min(first + block_rows, out_rows)
-            volume = x + image * in_depth * in_rows * in_row * SIZE
+        pitch, length, in_row = args.places_w * args.channels, cols * args.channels, in_cols * args.channels
+        limit = args.x + args.units // args.blocks * in_depth * in_rows * in_row * SIZE
+        sums = scratch + args.sum_start
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            per_depth = args.blocks // out_depth
+            depth, first = b // per_depth, b % per_depth * args.block_rows
+            last = min(first + args.block_rows, out_rows)
+            volume = args.x + image * in_depth * in_rows * in_row * SIZE
             plane, _, planes = taps_inside(depth_axis, depth)
             for e in range(planes):
                 unpack_plane(
-                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * area_bytes, in_rows, in_cols,
-                    channels, stride_h, stride_w, low_h, places_h, low_w, places_w, distance, first, 0.0, limit,
+                    volume + (plane + e * plane_step) * in_rows * in_row * SIZE, scratch + e * args.area_bytes, in_rows, in_cols,
+                    args.channels, stride_h, stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.distance, first, 0.0, limit,
                 )  # fmt: skip
-            sum_places(scratch, sums, (last - first - 1) * pitch + length, area_bytes, planes, taps, tap_at)
+            sum_places(scratch, sums, (last - first - 1) * pitch + length, args.area_bytes, planes, args.taps, args.tap_at)
             for i in range(last - first):
                 r = depth * out_rows + first + i
-                target = y + (image * out_depth * out_rows + r) * length * SIZE
-                line, divisor = sums + i * pitch * WIDE, splat(float(get_int(row_div + 8 * r)))
+                target = args.y + (image * out_depth * out_rows + r) * length * SIZE
+                line, divisor = sums + i * pitch * WIDE, splat(float(get_int(args.row_div + 8 * r)))
                 j = 0
                 while j + V <= length:
-                    store(target + j * SIZE, load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V)), V)
+                    store(
+                        target + j * SIZE, load_wide(line + j * WIDE, V) / (divisor * load_wide(args.col_div + j * WIDE, V)), V
+                    )
                     j += V
                 if j < length:
-                    rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(col_div + j * WIDE, V))
+                    rest = load_wide(line + j * WIDE, V) / (divisor * load_wide(args.col_div + j * WIDE, V))
                     store_some(target + j * SIZE, rest, length - j)
-                if empty != 0.0:
-                    kinds = line_kinds(line_table)
-                    _, _, lines = lines_of(scratch + lines_start, NO_LINES, (0, 0), kinds, in_row, r)
+                if args.empty != 0.0:
+                    kinds = line_kinds(args.line_table)
+                    _, _, lines = lines_of(scratch + args.lines_start, NO_LINES, (0, 0), kinds, in_row, r)
                     for k in range(length):
-                        if lines[1] * cells_read(col_axis, channels, k // channels)[1] == 0:
-                            put(target + k * SIZE, empty)
+                        if lines[1] * cells_read(col_axis, args.channels, k // args.channels)[1] == 0:
+                            put(target + k * SIZE, args.empty)
 
     return {
         "max_forward": max_forward,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.pool.exact_kernel import make_exact
+from pullback.cpu.pool.records import RowsAvgForward, RowsMaxForward
 from pullback.cpu.pool.rules_kernel import MINUS_INFINITY, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axis_of, cells_read, line_kinds, lines_of
 from pullback.cpu.simd.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
@@ -132,26 +133,26 @@ def build(
 
     look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
 
-    def max_forward(
-        piece, scratch, x, y, winners, indices, block, images, rows, axes, line_table, lines_start, index_image, row_base,
-        col_base, tap_base, empty: float, above: float,
-    ):  # fmt: skip
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+    def max_forward(args: RowsMaxForward, piece, scratch):
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
-        limit = x + images * source_image * SIZE
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
-        image, r = piece * block // rows, piece * block % rows
-        for row in range(piece * block, min(piece * block + block, images * rows)):
-            own = scratch if indices and not winners else (winners + row * cols * WINNER if winners else 0)
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, col_axis[1], r)
-            source, target = x + (image * source_image + line * col_axis[1]) * SIZE, y + row * cols * SIZE if y else 0
-            if max_row(source, target, own, lines, col_axis, above, limit):
-                look_again(source, target, own, 1, lines, col_axis, empty, above)
-            if indices:
-                base = image * index_image + get_int(row_base + 8 * r)
-                index_row(indices + 8 * row * cols, own, cols, 1, base, col_base, tap_base)
+        limit = args.x + args.images * source_image * SIZE
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        image, r = piece * args.block // args.rows, piece * args.block % args.rows
+        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+            own = scratch if args.indices and not args.winners else (args.winners + row * cols * WINNER if args.winners else 0)
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, col_axis[1], r)
+            source, target = (
+                args.x + (image * source_image + line * col_axis[1]) * SIZE,
+                args.y + row * cols * SIZE if args.y else 0,
+            )
+            if max_row(source, target, own, lines, col_axis, args.above, limit):
+                look_again(source, target, own, 1, lines, col_axis, args.empty, args.above)
+            if args.indices:
+                base = image * args.index_image + get_int(args.row_base + 8 * r)
+                index_row(args.indices + 8 * row * cols, own, cols, 1, base, args.col_base, args.tap_base)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
 
     @outline
@@ -174,35 +175,33 @@ def build(
             else:
                 store_some(y + j * SIZE, mean, n)
 
-    def avg_forward(
-        piece, scratch, x, y, block, images, rows, axes, line_table, lines_start, row_div, col_div, share: float, empty: float,
-    ):  # fmt: skip
+    def avg_forward(args: RowsAvgForward, piece, scratch):
         """col_div: one wide divisor per output column. Divisors of empty windows are 1, their sums 0."""
-        depth_axis, row_axis, col_axis = axis_of(axes, 0), axis_of(axes, 1), axis_of(axes, 2)
+        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
         cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
-        limit = x + images * source_image * SIZE
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(line_table)
-        image, r = piece * block // rows, piece * block % rows
-        for row in range(piece * block, min(piece * block + block, images * rows)):
-            target = y + row * cols * SIZE
-            line, known, lines = lines_of(scratch + lines_start, known, lines, kinds, col_axis[1], r)
-            row_divisor = float(get_int(row_div + 8 * r))
+        limit = args.x + args.images * source_image * SIZE
+        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        image, r = piece * args.block // args.rows, piece * args.block % args.rows
+        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+            target = args.y + row * cols * SIZE
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, col_axis[1], r)
+            row_divisor = float(get_int(args.row_div + 8 * r))
             mean_row(
-                x + (image * source_image + line * col_axis[1]) * SIZE,
+                args.x + (image * source_image + line * col_axis[1]) * SIZE,
                 target,
                 lines,
                 col_axis,
                 row_divisor,
-                col_div,
-                share,
+                args.col_div,
+                args.share,
                 limit,
             )
-            if empty != 0.0:
+            if args.empty != 0.0:
                 for col in range(cols):
                     if lines[1] * cells_read(col_axis, 1, col)[1] == 0:
-                        put(target + col * SIZE, empty)
+                        put(target + col * SIZE, args.empty)
             r += 1
-            if r == rows:
+            if r == args.rows:
                 image, r = image + 1, 0
 
     return {"max_forward": max_forward, "avg_forward": avg_forward}

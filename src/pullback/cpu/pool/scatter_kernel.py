@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.pool.records import ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
 from pullback.cpu.pool.scatter_places_kernel import MANY, many_places, many_places_in_rows
 from pullback.cpu.simd.native import atomic_add, call_piece, copy_bytes, fill_zero, within
 from pullback.cpu.simd.vectors import get_int, get_int32, inline, outline, put_int, stay_outline
@@ -121,77 +122,68 @@ def build(lanes: Any) -> dict[str, Any]:
     scatter_rows, finish = make_scatter(lanes, many_places, False)
     scatter_rows_of_planes, _ = make_scatter(lanes, many_places_in_rows, True)
 
-    def max_grad(
-        piece, scratch, dy, winners, dx, group, units, blocks, rows, cols, channels, source_rows, source_cols,
-        block_row, need_ptr, need_row, row_base, col_first, col_step, col_cell, stride,
-        taps, tap_at, tap_cell, tap_row, row_cells, plane_rows, span, firsts, cells, reach, many, code_steps, places_start,
-    ):  # fmt: skip
-        in_row, out_row = cols * channels, source_cols * channels
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
-            target = dx + (image * rows + first) * in_row * SIZE
+    def max_grad(args: ScatterMaxGrad, piece, scratch):
+        in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
+            target = args.dx + (image * args.rows + first) * in_row * SIZE
             out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
-            at = image * source_rows * out_row
-            args = (
-                dy + at * SIZE, winners + at * WINNER, out, zeroed, size, first * in_row,
-                need_row, get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8), row_base, source_cols, channels,
-                col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, tap_row, row_cells, cols, plane_rows, span, firsts,
-                cells, reach, many, code_steps, scratch + places_start, out_row,
+            at = image * args.source_rows * out_row
+            passed = (
+                args.dy + at * SIZE, args.winners + at * WINNER, out, zeroed, size, first * in_row,
+                args.need_row, get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8), args.row_base, args.source_cols, args.channels,
+                args.col_first, args.col_step, args.col_cell, args.stride, args.taps, args.tap_at, args.tap_cell, args.tap_row, args.row_cells, args.cols, args.plane_rows, args.span, args.firsts,
+                args.cells, args.reach, args.many, args.code_steps, scratch + args.places_start, out_row,
             )  # fmt: skip
-            zeroed = scatter_rows_of_planes(*args) if row_cells else scatter_rows(*args)
+            zeroed = scatter_rows_of_planes(*passed) if args.row_cells else scatter_rows(*passed)
             finish(target, out, zeroed, size)
 
-    def max_grad_from_x(
-        piece, scratch, dy, x, dx, find, find_block, find_words, x_word, winners_word, find_start, code_start,
-        group, units, blocks, rows, cols, channels, source_rows, source_cols, block_row, need_ptr, need_row,
-        row_base, col_first, col_step, col_cell, stride, taps, tap_at, tap_cell, span, firsts, cells, reach, many, code_steps,
-        places_start,
-    ):  # fmt: skip
+    def max_grad_from_x(args: ScatterMaxGradFromX, piece, scratch):
         """The winners of each output row that a block of input rows needs are found again, then scattered.
 
         find: a compiled forward kernel whose pieces are single rows; find_block: its arguments, of which each thread has a copy.
         """
-        in_row, out_row = cols * channels, source_cols * channels
-        codes, arguments = scratch + code_start, scratch + find_start
-        copy_bytes(arguments, find_block, 8 * find_words)
-        put_int(arguments + 8 * x_word, x)
-        for unit in range(piece * group, min(piece * group + group, units)):
-            image, b = unit // blocks, unit % blocks
-            first, last = get_int(block_row + 8 * b), get_int(block_row + 8 * b + 8)
-            target = dx + (image * rows + first) * in_row * SIZE
+        in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
+        codes, arguments = scratch + args.code_start, scratch + args.find_start
+        copy_bytes(arguments, args.find_block, 8 * args.find_words)
+        put_int(arguments + 8 * args.x_word, args.x)
+        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            image, b = unit // args.blocks, unit % args.blocks
+            first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
+            target = args.dx + (image * args.rows + first) * in_row * SIZE
             out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
-            for i in range(get_int(need_ptr + 8 * b), get_int(need_ptr + 8 * b + 8)):
-                row = image * source_rows + get_int(need_row + 8 * i)
-                put_int(arguments + 8 * winners_word, codes - row * out_row * WINNER)
-                call_piece(find, arguments, row, arguments + 8 * find_words)
+            for i in range(get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)):
+                row = image * args.source_rows + get_int(args.need_row + 8 * i)
+                put_int(arguments + 8 * args.winners_word, codes - row * out_row * WINNER)
+                call_piece(args.find, arguments, row, arguments + 8 * args.find_words)
                 zeroed = scatter_rows(
-                    dy + image * source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, need_row, i, i + 1,
-                    row_base, source_cols, channels, col_first, col_step, col_cell, stride,
-                    taps, tap_at, tap_cell, 0, 0, cols, 0, span, firsts, cells, reach, many, code_steps, scratch + places_start, 0,
+                    args.dy + image * args.source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, args.need_row, i, i + 1,
+                    args.row_base, args.source_cols, args.channels, args.col_first, args.col_step, args.col_cell, args.stride,
+                    args.taps, args.tap_at, args.tap_cell, 0, 0, args.cols, 0, args.span, args.firsts, args.cells, args.reach, args.many, args.code_steps, scratch + args.places_start, 0,
                 )  # fmt: skip
             finish(target, out, zeroed, size)
 
-    def max_grad_from_indices(piece, scratch, dy, indices, dx, group, images, source_image, target_image, faults):
+    def max_grad_from_indices(args: ScatterMaxGradFromIndices, piece, scratch):
         """One image after the other. An index outside its own image is counted in faults, and skipped."""
-        for image in range(piece * group, min(piece * group + group, images)):
-            low, begin = image * target_image, image * source_image
-            target = dx + low * SIZE
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            low, begin = image * args.target_image, image * args.source_image
+            target = args.dx + low * SIZE
             out = target if SIZE == WIDE else scratch
             zeroed = 0
-            for i in range(begin, begin + source_image):
-                place = get_int(indices + 8 * i) - low
+            for i in range(begin, begin + args.source_image):
+                place = get_int(args.indices + 8 * i) - low
                 if not within(place, zeroed):
                     if place + low == -1:
                         continue
-                    if not within(place, target_image):
-                        atomic_add(faults, 1)
+                    if not within(place, args.target_image):
+                        atomic_add(args.faults, 1)
                         continue
-                    upto = min(place + AHEAD, target_image)
+                    upto = min(place + AHEAD, args.target_image)
                     fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
                     zeroed = upto
                 at = out + place * WIDE
-                put_wide(at, get_wide(at) + get(dy + i * SIZE))
-            finish(target, out, zeroed, target_image)
+                put_wide(at, get_wide(at) + get(args.dy + i * SIZE))
+            finish(target, out, zeroed, args.target_image)
 
     return {"max_grad": max_grad, "max_grad_from_x": max_grad_from_x, "max_grad_from_indices": max_grad_from_indices}

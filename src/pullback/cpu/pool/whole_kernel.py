@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.pool.records import WholeAvgForward, WholeAvgGrad, WholeMaxForward, WholeMaxGrad, WholeMaxGradFromX
 from pullback.cpu.pool.rules_kernel import make_takes
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.vectors import choose, equal, greater, inline, invert, put_int
@@ -82,58 +83,56 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             has = False
         return value, winner, has
 
-    def max_forward(
-        piece, scratch, x, y, winners, indices, group, images, cells, empty: float, above: float
-    ):  # fmt: skip
-        for image in range(piece * group, min(piece * group + group, images)):
-            value, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
+    def max_forward(args: WholeMaxForward, piece, scratch):
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            value, winner, has = find(args.x + image * args.cells * SIZE, args.cells, scratch, args.above)
             if has:
-                put(y + image * SIZE, value)
+                put(args.y + image * SIZE, value)
             else:
-                put(y + image * SIZE, empty)
-            if winners:
-                put_winner(winners + image * WINNER, winner if has else NONE)
-            if indices:
-                put_int(indices + 8 * image, image * cells + winner if has else -1)
+                put(args.y + image * SIZE, args.empty)
+            if args.winners:
+                put_winner(args.winners + image * WINNER, winner if has else NONE)
+            if args.indices:
+                put_int(args.indices + 8 * image, image * args.cells + winner if has else -1)
 
-    def max_grad(piece, scratch, dy, winners, dx, group, images, cells):
-        for image in range(piece * group, min(piece * group + group, images)):
-            target = dx + image * cells * SIZE
-            fill_zero(target, cells * SIZE)
-            winner = get_winner(winners + image * WINNER)
-            if winner < cells:
-                put(target + winner * SIZE, get(dy + image * SIZE))
+    def max_grad(args: WholeMaxGrad, piece, scratch):
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            target = args.dx + image * args.cells * SIZE
+            fill_zero(target, args.cells * SIZE)
+            winner = get_winner(args.winners + image * WINNER)
+            if winner < args.cells:
+                put(target + winner * SIZE, get(args.dy + image * SIZE))
 
-    def max_grad_from_x(piece, scratch, dy, x, dx, group, images, cells, above: float):
-        for image in range(piece * group, min(piece * group + group, images)):
-            _, winner, has = find(x + image * cells * SIZE, cells, scratch, above)
-            target = dx + image * cells * SIZE
-            fill_zero(target, cells * SIZE)
+    def max_grad_from_x(args: WholeMaxGradFromX, piece, scratch):
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            _, winner, has = find(args.x + image * args.cells * SIZE, args.cells, scratch, args.above)
+            target = args.dx + image * args.cells * SIZE
+            fill_zero(target, args.cells * SIZE)
             if has:
-                put(target + winner * SIZE, get(dy + image * SIZE))
+                put(target + winner * SIZE, get(args.dy + image * SIZE))
 
-    def avg_forward(piece, scratch, x, y, group, images, cells):
-        for image in range(piece * group, min(piece * group + group, images)):
-            source = x + image * cells * SIZE
+    def avg_forward(args: WholeAvgForward, piece, scratch):
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            source = args.x + image * args.cells * SIZE
             total = splat(0.0)
             j = 0
-            while j + V <= cells:
+            while j + V <= args.cells:
                 total = total + load(source + j * SIZE, V)
                 j += V
-            if j < cells:
-                total = total + load_some(source + j * SIZE, cells - j)
-            put(y + image * SIZE, add_lanes(total) / cells)
+            if j < args.cells:
+                total = total + load_some(source + j * SIZE, args.cells - j)
+            put(args.y + image * SIZE, add_lanes(total) / args.cells)
 
-    def avg_grad(piece, scratch, dy, dx, group, images, cells):
-        for image in range(piece * group, min(piece * group + group, images)):
-            value = splat(get(dy + image * SIZE) / cells)
-            target = dx + image * cells * SIZE
+    def avg_grad(args: WholeAvgGrad, piece, scratch):
+        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+            value = splat(get(args.dy + image * SIZE) / args.cells)
+            target = args.dx + image * args.cells * SIZE
             j = 0
-            while j + V <= cells:
+            while j + V <= args.cells:
                 store(target + j * SIZE, value, V)
                 j += V
-            if j < cells:
-                store_some(target + j * SIZE, value, cells - j)
+            if j < args.cells:
+                store_some(target + j * SIZE, value, args.cells - j)
 
     return {
         "max_forward": max_forward,

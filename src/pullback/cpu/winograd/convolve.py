@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder, filter_steps
-from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.winograd.records import ConvolveForward, ConvolveTransformFilter
 from pullback.cpu.winograd.shapes import TAPS, Axes, Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 from pullback.window import Window
@@ -87,8 +88,8 @@ def filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrde
     scratch = stage + (1 + problem.window.tap_count * FILTER_CHUNK + 2 * shape.lanes) * cell
     # The kernel's own words: `first` for taps side by side, else `flipped` for summed channels side by side, not the made ones.
     turned = flipped if order == TAPS_LAST else made_bytes != item
-    compiled = code(variant(problem, shape, "transform_filter", first=order == TAPS_LAST, flipped=turned))
-    return make_plan(compiled, chunks * shape.groups, scratch, packed.total, given)
+    compiled = variant(problem, shape, "transform_filter", first=order == TAPS_LAST, flipped=turned)
+    return make_plan(compiled, ConvolveTransformFilter, chunks * shape.groups, scratch, packed.total, given)
 
 
 def evenly(total: int, most: int, unit: int) -> int:
@@ -167,8 +168,8 @@ def forward_plan(problem: Problem, shape: Shape) -> Plan:
     }  # fmt: skip
     moved = shape.batch * (source.image_bytes + target.image_bytes) + packed.total
     rows, vectors = register_tile(shape.made, shape.lanes)
-    compiled = code(variant(problem, shape, "forward", rows=rows, vectors=vectors))
-    return make_plan(compiled, blocks * depth_blocks * panel_blocks * shape.groups, scratch, moved, given)
+    compiled = variant(problem, shape, "forward", rows=rows, vectors=vectors)
+    return make_plan(compiled, ConvolveForward, blocks * depth_blocks * panel_blocks * shape.groups, scratch, moved, given)
 
 
 @dataclass(frozen=True)

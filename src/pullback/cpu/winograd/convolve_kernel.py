@@ -13,6 +13,7 @@ from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.register_tiles import make_tiles
 from pullback.cpu.simd.vectors import any_lane, equal, get_int, invert, outline, put_int, stay_outline
 from pullback.cpu.winograd.blocks_kernel import make_reader, make_transforms, make_writer
+from pullback.cpu.winograd.records import ConvolveForward, ConvolveTransformFilter
 from pullback.cpu.winograd.transforms_kernel import FILTER, INPUT, OUTPUT, make_gather, make_transpose
 
 
@@ -46,52 +47,51 @@ def build(
         for w in range(0, cells, V):
             read_block(source + w * SIZE, row_bytes, count, min(V, cells - w), target + w * CELL)
 
-    def transform_filter(
-        piece, scratch, f, packed, faults, chunk, chunks, depth, taps, made, summed, tap_bytes, summed_bytes, made_bytes,
-        group_bytes, tap_at, panel, step, panel_bytes, packed_group, stage_start,
-    ):  # fmt: skip
+    def transform_filter(args: ConvolveTransformFilter, piece, scratch):
         """One chunk of summed channels of one group. made: channels of the result, which the vectors run over.
 
         depth: how many sets of taps are transformed; tap_at: the numbers of the taps of each, -1 where there is none; taps: all
         there are in the filter, where they lie *_bytes apart. Weights that are not finite are reported.
         """
-        group, k0 = piece // chunks, piece % chunks * chunk
-        kc = min(chunk, summed - k0)
-        table, zeros, stage = scratch, scratch + stage_start, scratch + stage_start + CELL
+        group, k0 = piece // args.chunks, piece % args.chunks * args.chunk
+        kc = min(args.chunk, args.summed - k0)
+        table, zeros, stage = scratch, scratch + args.stage_start, scratch + args.stage_start + CELL
         fill_zero(zeros, CELL)
-        own = packed + group * packed_group
+        own = args.packed + group * args.packed_group
         none = splat(0.0)
         check = none
-        for m in range(0, made, V):
-            n = min(V, made - m)
-            source = f + group * group_bytes + k0 * summed_bytes + m * made_bytes
+        for m in range(0, args.made, V):
+            n = min(V, args.made - m)
+            source = args.f + group * args.group_bytes + k0 * args.summed_bytes + m * args.made_bytes
             if staged:
                 if first and flipped:
                     for k in range(kc):
-                        turn_over(source + k * summed_bytes, made_bytes, n, taps, stage + k * taps * CELL)
+                        turn_over(source + k * args.summed_bytes, args.made_bytes, n, args.taps, stage + k * args.taps * CELL)
                 elif first:
-                    turn_over(source, made_bytes, n, kc * taps, stage)
+                    turn_over(source, args.made_bytes, n, kc * args.taps, stage)
                 else:
-                    for t in range(taps):
-                        turn_over(source + t * tap_bytes, made_bytes, n, kc, stage + t * chunk * CELL)
-            for d in range(depth):
-                target = own + m // panel * panel_bytes + ((d * summed + k0) * panel + m % panel) * WIDE
+                    for t in range(args.taps):
+                        turn_over(source + t * args.tap_bytes, args.made_bytes, n, kc, stage + t * args.chunk * CELL)
+            for d in range(args.depth):
+                target = (
+                    own + m // args.panel * args.panel_bytes + ((d * args.summed + k0) * args.panel + m % args.panel) * WIDE
+                )
                 for k in range(kc):
                     for t in range(TAPS):
-                        tap = get_int(tap_at + 8 * (d * TAPS + t))
+                        tap = get_int(args.tap_at + 8 * (d * TAPS + t))
                         if tap < 0:
                             place = zeros
                         elif not staged:
-                            place = source + tap * tap_bytes + k * summed_bytes
+                            place = source + tap * args.tap_bytes + k * args.summed_bytes
                         elif first:
-                            place = stage + (k * taps + tap) * CELL
+                            place = stage + (k * args.taps + tap) * CELL
                         else:
-                            place = stage + (tap * chunk + k) * CELL
+                            place = stage + (tap * args.chunk + k) * CELL
                         put_int(table + 8 * t, place)
-                    gather(table, 0, target + k * panel * WIDE, step, V if staged else n)
-                    check = check + load_wide(target + k * panel * WIDE + ALL_TAPS * step, V) * none
+                    gather(table, 0, target + k * args.panel * WIDE, args.step, V if staged else n)
+                    check = check + load_wide(target + k * args.panel * WIDE + ALL_TAPS * args.step, V) * none
         if any_lane(invert(equal(check, none))):
-            put_int(faults, 1)
+            put_int(args.faults, 1)
 
     @outline
     def multiply(source, step, pitch, offsets, taps, summed, packed, filter_step, target, target_step, count):
@@ -109,69 +109,61 @@ def build(
                 )  # fmt: skip
                 done += many
 
-    def forward(
-        piece, scratch, x, packed, y, faults, blocks, depth_blocks, panel_blocks, block, depth_block, panel_block,
-        positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w,
-        d_d, d_h, d_w, pad_d, pad_h, pad_w,
-        summed, made, x_group, x_image, x_depth, x_row, x_column, x_channel, y_group, y_image, y_depth, y_row, y_column, y_channel,
-        filter_step, panel_bytes, packed_group, pitch, offset_start, table_start, zeros_start, stage_start, stage_row,
-        product_start,
-    ):  # fmt: skip
+    def forward(args: ConvolveForward, piece, scratch):
         """One block of tile positions through a few output depths, of one group: all panels of results, or a block of them."""
-        unit, first_panel = piece // panel_blocks, piece % panel_blocks * panel_block
-        group = unit // (blocks * depth_blocks)
-        position, z0 = unit // depth_blocks % blocks * block, unit % depth_blocks * depth_block
-        count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
+        unit, first_panel = piece // args.panel_blocks, piece % args.panel_blocks * args.panel_block
+        group = unit // (args.blocks * args.depth_blocks)
+        position, z0 = unit // args.depth_blocks % args.blocks * args.block, unit % args.depth_blocks * args.depth_block
+        count, z1 = min(args.block, args.positions - position), min(z0 + args.depth_block, args.out_depth)
         offsets, table, zeros, stage = (
-            scratch + offset_start,
-            scratch + table_start,
-            scratch + zeros_start,
-            scratch + stage_start,
+            scratch + args.offset_start,
+            scratch + args.table_start,
+            scratch + args.zeros_start,
+            scratch + args.stage_start,
         )
-        products = scratch + product_start
-        slot = count * pitch
-        slots = z1 - z0 + (depth - 1) * d_d
-        stretches = stretches_h * stretches_w
+        products = scratch + args.product_start
+        slot = count * args.pitch
+        slots = z1 - z0 + (args.depth - 1) * args.d_d
+        stretches = args.stretches_h * args.stretches_w
         step = stretches * slots * slot + CELL  # not a multiple of a large power of two: that would overwork a few cache lines
         product_slot = count * PANEL * WIDE
         product_step = (z1 - z0) * product_slot + CELL
-        fill_zero(zeros, max(summed * SIZE, CELL))
-        for t in range(depth):
+        fill_zero(zeros, max(args.summed * SIZE, CELL))
+        for t in range(args.depth):
             for e in range(stretches):
-                put_int(offsets + 8 * (t * stretches + e), (e * slots + t * d_d) * slot)
+                put_int(offsets + 8 * (t * stretches + e), (e * slots + t * args.d_d) * slot)
         for s in range(slots):
-            z = z0 - pad_d + s
-            if 0 <= z < in_depth:
+            z = z0 - args.pad_d + s
+            if 0 <= z < args.in_depth:
                 for e in range(stretches):
                     read(
-                        x + group * x_group + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
-                        in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w,
-                        summed, scratch + (e * slots + s) * slot, step, pitch, zeros, table, stage, stage_row,
+                        args.x + group * args.x_group + z * args.x_depth, position, count, args.tiles_h, args.tiles_w, args.x_image, args.x_row, args.x_column, args.x_channel,
+                        args.in_rows, args.in_columns, args.d_h, args.d_w, args.pad_h - e // args.stretches_w * 3 * args.d_h, args.pad_w - e % args.stretches_w * 3 * args.d_w,
+                        args.summed, scratch + (e * slots + s) * slot, step, args.pitch, zeros, table, stage, args.stage_row,
                     )  # fmt: skip
         dump = zeros  # where nothing is read any more when results are written
-        for panel in range(first_panel, min(first_panel + panel_block, (made + PANEL - 1) // PANEL)):
-            own = packed + group * packed_group + panel * panel_bytes
+        for panel in range(first_panel, min(first_panel + args.panel_block, (args.made + PANEL - 1) // PANEL)):
+            own = args.packed + group * args.packed_group + panel * args.panel_bytes
             odd = 0
             for z in range(z0, z1):
-                t0, t1 = 0, depth
-                while t0 < depth and z - pad_d + t0 * d_d < 0:
+                t0, t1 = 0, args.depth
+                while t0 < args.depth and z - args.pad_d + t0 * args.d_d < 0:
                     t0 += 1
-                while t1 > t0 and z - pad_d + (t1 - 1) * d_d >= in_depth:
+                while t1 > t0 and z - args.pad_d + (t1 - 1) * args.d_d >= args.in_depth:
                     t1 -= 1
                 multiply(
-                    scratch + (z - z0) * slot, step, pitch, offsets + 8 * t0 * stretches, (t1 - t0) * stretches, summed,
-                    own + t0 * stretches * summed * PANEL * WIDE, filter_step,
+                    scratch + (z - z0) * slot, step, args.pitch, offsets + 8 * t0 * stretches, (t1 - t0) * stretches, args.summed,
+                    own + t0 * stretches * args.summed * PANEL * WIDE, args.filter_step,
                     products + (z - z0) * product_slot, product_step, count,
                 )  # fmt: skip
             for z in range(z0, z1):
                 odd |= write(
                     products + (z - z0) * product_slot, product_step, PANEL * WIDE,
-                    y + group * y_group + z * y_depth + panel * PANEL * y_channel, position, count, tiles_h, tiles_w,
-                    y_image, y_row, y_column, y_channel, out_rows, out_columns, d_h, d_w, min(PANEL, made - panel * PANEL),
-                    dump, table, stage, stage_row,
+                    args.y + group * args.y_group + z * args.y_depth + panel * PANEL * args.y_channel, position, count, args.tiles_h, args.tiles_w,
+                    args.y_image, args.y_row, args.y_column, args.y_channel, args.out_rows, args.out_columns, args.d_h, args.d_w, min(PANEL, args.made - panel * PANEL),
+                    dump, table, stage, args.stage_row,
                 )  # fmt: skip
             if odd != 0:
-                put_int(faults, 1)
+                put_int(args.faults, 1)
 
     return {"transform_filter": transform_filter, "forward": forward}

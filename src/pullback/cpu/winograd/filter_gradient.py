@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pullback.cpu.conv.filter_order import filter_steps, own_order
-from pullback.cpu.engine.compiler import code
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -18,6 +17,7 @@ from pullback.cpu.winograd.convolve import (
     tap_numbers,
     variant,
 )
+from pullback.cpu.winograd.records import FilterGradientFinish, FilterGradientShare
 from pullback.cpu.winograd.shapes import Shape, aligned, axes_of, register_tile, shape_of
 from pullback.problem import Problem
 
@@ -108,11 +108,11 @@ def gradient_plans(problem: Problem) -> GradientPlans:
     }  # fmt: skip
     moved = shape.batch * (shape.source.image_bytes + shape.target.image_bytes) + pieces * sum_bytes
     share = make_plan(
-        code(variant(problem, shape, "share", KERNELS, rows=cut.rows, vectors=cut.vectors)), pieces, stage_start + stage, moved,
+        variant(problem, shape, "share", KERNELS, rows=cut.rows, vectors=cut.vectors), FilterGradientShare, pieces, stage_start + stage, moved,
         given | {"table_start": table_start, "stage_start": stage_start},
     )  # fmt: skip
     finish = make_plan(
-        code(variant(problem, shape, "finish", KERNELS)), shape.groups * shape.summed,
+        variant(problem, shape, "finish", KERNELS), FilterGradientFinish, shape.groups * shape.summed,
         cells + (1 + aligned(problem.window.tap_count, lanes)) * cell, pieces * sum_bytes,
         given | {"table_start": table_of_taps, "stage_start": cells, "depth": shape.sets, "taps": problem.window.tap_count},
     )  # fmt: skip

@@ -11,6 +11,7 @@ from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.register_tiles import make_tiles
 from pullback.cpu.simd.vectors import get_int, outline, put_int, stay_outline
 from pullback.cpu.winograd.blocks_kernel import make_reader, make_transforms
+from pullback.cpu.winograd.records import FilterGradientFinish, FilterGradientShare
 from pullback.cpu.winograd.transforms_kernel import FILTER, INPUT, OUTPUT, make_scatter, make_transpose, transposed
 
 
@@ -50,99 +51,93 @@ def build(
                     )  # fmt: skip
                     done += many
 
-    def share(
-        piece, scratch, x, dy, sums, sum_bytes, sum_step, sum_pitch, shares, x_blocks, dy_blocks, x_block, dy_block,
-        blocks, depth_blocks, block, depth_block, positions, tiles_h, tiles_w,
-        in_depth, in_rows, in_columns, out_depth, out_rows, out_columns, depth, stretches_h, stretches_w,
-        d_d, d_h, d_w, pad_d, pad_h, pad_w,
-        channels, made, x_group, x_image, x_depth, x_row, x_column, x_channel,
-        dy_group, dy_image, dy_depth, dy_row, dy_column, dy_channel,
-        x_pitch, dy_start, offset_start, table_start, zeros_start, stage_start, stage_row,
-    ):  # fmt: skip
+    def share(args: FilterGradientShare, piece, scratch):
         """One share of the tiles for one block of channels of x and one of dy, of one group."""
-        number, part = piece // shares, piece % shares
+        number, part = piece // args.shares, piece % args.shares
         group, x_first, dy_first = (
-            number // (x_blocks * dy_blocks), number // dy_blocks % x_blocks * x_block, number % dy_blocks * dy_block
+            number // (args.x_blocks * args.dy_blocks), number // args.dy_blocks % args.x_blocks * args.x_block, number % args.dy_blocks * args.dy_block
         )  # fmt: skip
-        x_count, dy_count = min(x_block, channels - x_first), min(dy_block, made - dy_first)
-        own = sums + piece * sum_bytes
-        dys, offsets, table = scratch + dy_start, scratch + offset_start, scratch + table_start
-        zeros, stage = scratch + zeros_start, scratch + stage_start
-        x_base, dy_base = x + group * x_group + x_first * x_channel, dy + group * dy_group + dy_first * dy_channel
-        fill_zero(own, sum_bytes)
+        x_count, dy_count = min(args.x_block, args.channels - x_first), min(args.dy_block, args.made - dy_first)
+        own = args.sums + piece * args.sum_bytes
+        dys, offsets, table = scratch + args.dy_start, scratch + args.offset_start, scratch + args.table_start
+        zeros, stage = scratch + args.zeros_start, scratch + args.stage_start
+        x_base, dy_base = (
+            args.x + group * args.x_group + x_first * args.x_channel,
+            args.dy + group * args.dy_group + dy_first * args.dy_channel,
+        )
+        fill_zero(own, args.sum_bytes)
         fill_zero(zeros, max(max(x_count, dy_count) * SIZE, CELL))
-        units, stretches = blocks * depth_blocks, stretches_h * stretches_w
-        for unit in range(part * units // shares, (part + 1) * units // shares):
-            position, z0 = unit // depth_blocks * block, unit % depth_blocks * depth_block
-            count, z1 = min(block, positions - position), min(z0 + depth_block, out_depth)
-            slots, slot = z1 - z0 + (depth - 1) * d_d, count * x_pitch
+        units, stretches = args.blocks * args.depth_blocks, args.stretches_h * args.stretches_w
+        for unit in range(part * units // args.shares, (part + 1) * units // args.shares):
+            position, z0 = unit // args.depth_blocks * args.block, unit % args.depth_blocks * args.depth_block
+            count, z1 = min(args.block, args.positions - position), min(z0 + args.depth_block, args.out_depth)
+            slots, slot = z1 - z0 + (args.depth - 1) * args.d_d, count * args.x_pitch
             # Steps are no multiples of a large power of two: that would overwork a few cache lines.
-            x_step, dy_step = stretches * slots * slot + CELL, (z1 - z0) * count * sum_pitch + CELL
+            x_step, dy_step = stretches * slots * slot + CELL, (z1 - z0) * count * args.sum_pitch + CELL
             for s in range(slots):
                 put_int(offsets + 8 * s, s * slot)
-                z = z0 - pad_d + s
-                if 0 <= z < in_depth:
+                z = z0 - args.pad_d + s
+                if 0 <= z < args.in_depth:
                     for e in range(stretches):
                         read_x(
-                            x_base + z * x_depth, position, count, tiles_h, tiles_w, x_image, x_row, x_column, x_channel,
-                            in_rows, in_columns, d_h, d_w, pad_h - e // stretches_w * 3 * d_h, pad_w - e % stretches_w * 3 * d_w,
-                            x_count, scratch + (e * slots + s) * slot, x_step, x_pitch, zeros, table, stage, stage_row,
+                            x_base + z * args.x_depth, position, count, args.tiles_h, args.tiles_w, args.x_image, args.x_row, args.x_column, args.x_channel,
+                            args.in_rows, args.in_columns, args.d_h, args.d_w, args.pad_h - e // args.stretches_w * 3 * args.d_h, args.pad_w - e % args.stretches_w * 3 * args.d_w,
+                            x_count, scratch + (e * slots + s) * slot, x_step, args.x_pitch, zeros, table, stage, args.stage_row,
                         )  # fmt: skip
             for z in range(z0, z1):
                 read_dy(
-                    dy_base + z * dy_depth, position, count, tiles_h, tiles_w, dy_image, dy_row, dy_column, dy_channel,
-                    out_rows, out_columns, d_h, d_w, 0, 0, dy_count, dys + (z - z0) * count * sum_pitch, dy_step, sum_pitch,
-                    zeros, table, stage, stage_row,
+                    dy_base + z * args.dy_depth, position, count, args.tiles_h, args.tiles_w, args.dy_image, args.dy_row, args.dy_column, args.dy_channel,
+                    args.out_rows, args.out_columns, args.d_h, args.d_w, 0, 0, dy_count, dys + (z - z0) * count * args.sum_pitch, dy_step, args.sum_pitch,
+                    zeros, table, stage, args.stage_row,
                 )  # fmt: skip
-            for t in range(depth):
-                low, high = max(z0, pad_d - t * d_d), min(z1, in_depth + pad_d - t * d_d)
+            for t in range(args.depth):
+                low, high = max(z0, args.pad_d - t * args.d_d), min(z1, args.in_depth + args.pad_d - t * args.d_d)
                 if low < high:
                     for e in range(stretches):
                         multiply(
-                            scratch + (e * slots + low - z0 + t * d_d) * slot, x_step, x_pitch, offsets,
-                            dys + (low - z0) * count * sum_pitch, dy_step, sum_pitch, high - low, count, x_count, dy_count,
-                            own + (t * stretches + e) * NUMBERS * sum_step, sum_step, sum_pitch,
+                            scratch + (e * slots + low - z0 + t * args.d_d) * slot, x_step, args.x_pitch, offsets,
+                            dys + (low - z0) * count * args.sum_pitch, dy_step, args.sum_pitch, high - low, count, x_count, dy_count,
+                            own + (t * stretches + e) * NUMBERS * args.sum_step, args.sum_step, args.sum_pitch,
                         )  # fmt: skip
 
-    def finish(
-        piece, scratch, sums, df, faults, sum_bytes, sum_step, sum_pitch, shares, x_blocks, dy_blocks, x_block, dy_block,
-        depth, taps, channels, made, tap_at, tap_bytes, channel_bytes, made_bytes, group_bytes, table_start, stage_start,
-    ):  # fmt: skip
+    def finish(args: FilterGradientFinish, piece, scratch):
         """The gradient of one channel of x with all channels of dy, of one group.
 
         depth: how many sets of taps there are; tap_at: the numbers of the taps of each, -1 where there is none; taps: all in the
         filter.
         """
-        group, c = piece // channels, piece % channels
-        table, dump, stage = scratch + table_start, scratch + stage_start, scratch + stage_start + CELL
-        target = df + group * group_bytes + c * channel_bytes
+        group, c = piece // args.channels, piece % args.channels
+        table, dump, stage = scratch + args.table_start, scratch + args.stage_start, scratch + args.stage_start + CELL
+        target = args.df + group * args.group_bytes + c * args.channel_bytes
         odd = 0
-        for m in range(0, made, V):
-            block = (group * x_blocks + c // x_block) * dy_blocks + m // dy_block
-            base = sums + block * shares * sum_bytes + c % x_block * sum_pitch + m % dy_block * WIDE
-            n = min(V, made - m)
-            for t in range(depth):
+        for m in range(0, args.made, V):
+            block = (group * args.x_blocks + c // args.x_block) * args.dy_blocks + m // args.dy_block
+            base = (
+                args.sums + block * args.shares * args.sum_bytes + c % args.x_block * args.sum_pitch + m % args.dy_block * WIDE
+            )
+            n = min(V, args.made - m)
+            for t in range(args.depth):
                 for number in range(NUMBERS):
-                    at = base + (t * NUMBERS + number) * sum_step
+                    at = base + (t * NUMBERS + number) * args.sum_step
                     total = load_wide(at, V)
-                    for part in range(1, shares):
-                        total = total + load_wide(at + part * sum_bytes, V)
+                    for part in range(1, args.shares):
+                        total = total + load_wide(at + part * args.sum_bytes, V)
                     store_wide(scratch + number * CELL, total, V)
                 for i in range(TAPS):
-                    tap = get_int(tap_at + 8 * (t * TAPS + i))
+                    tap = get_int(args.tap_at + 8 * (t * TAPS + i))
                     if tap < 0:
                         place = dump
                     elif first:
                         place = stage + tap * CELL
                     else:
-                        place = target + tap * tap_bytes + m * made_bytes
+                        place = target + tap * args.tap_bytes + m * args.made_bytes
                     put_int(table + 8 * i, place)
                 odd |= scatter(scratch, CELL, table, 0, n)
             if first:
-                for w in range(0, taps, V):
-                    some = min(V, taps - w)
-                    write_block(stage + w * CELL, target + m * made_bytes + w * SIZE, made_bytes, n, some)
+                for w in range(0, args.taps, V):
+                    some = min(V, args.taps - w)
+                    write_block(stage + w * CELL, target + m * args.made_bytes + w * SIZE, args.made_bytes, n, some)
         if odd != 0:
-            put_int(faults, 1)
+            put_int(args.faults, 1)
 
     return {"share": share, "finish": finish}
