@@ -54,7 +54,7 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
                 count += 1
             i += count
             limit = get_int(row_base + 8 * (r + count - 1)) - start + reach
-            if within(zeroed, min(limit, size)):
+            if zeroed < min(limit, size):  # rows of another plane may lie before the block: then the limit is negative
                 upto = min(limit + AHEAD, size)
                 fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
                 zeroed = upto
