@@ -134,3 +134,31 @@ for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
 @linux_only
 def test_transposes_address_nothing_outside_even_under_masks(tmp_path: Path) -> None:
     run_python(TOUCHING, PULLBACK_CACHE_DIR=str(tmp_path))
+
+
+# Blocks of dx that begin in the middle of one plane and end in another need output rows from before their beginning.
+BLOCKS_OVER_PLANES = """
+import numpy as np
+import pullback as pb
+CASES = ((3, 6, 8), (1, 1, 1), 63), ((5, 7, 9), (2, 3, 2), 200), ((9, 11, 40), (3, 3, 3), 1), ((3, 51, 60), (1, 2, 2), 2)
+for size, window, channels in CASES:
+    for layout in ("channels_last", "channels_first"):
+        shape = (1, *size, channels) if layout == "channels_last" else (1, channels, *size)
+        x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+        keywords = {"stride": 1, "padding": ((0, 0), (0, 0), (0, -1)), "layout": layout}
+        y, winners = pb.max_pool(x, window, return_winners=True, **keywords)
+        dy = np.arange(y.size, dtype=np.float32).reshape(y.shape) % 7
+        with pb.backend("reference"):
+            expected = pb.max_pool_grad(dy, x, window, **keywords)
+        for kernel in ("channels", "rows", "planes"):
+            if kernel != "channels" or layout == "channels_last":
+                if kernel != "rows" or layout == "channels_first" or channels == 1:
+                    with pb.kernel(kernel):
+                        assert np.array_equal(pb.max_pool_grad(dy, x, window, **keywords), expected), (kernel, size)
+        with pb.kernel("scatter"):
+            assert np.array_equal(pb.max_pool_grad_from_winners(dy, winners, x.shape, window, **keywords), expected), size
+"""
+
+
+def test_blocks_that_lie_over_several_planes() -> None:
+    run_python(BLOCKS_OVER_PLANES)
