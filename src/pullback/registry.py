@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -43,7 +43,11 @@ class KernelError(RuntimeError):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A registered kernel. `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding."""
+    """A registered kernel.
+
+    `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding. `note`: what it does otherwise
+    for some data, which cannot be seen from a problem. `aliases`: older names, or names of several kernels together.
+    """
 
     op: str
     backend: str
@@ -52,6 +56,11 @@ class Kernel:
     run: Run
     pays: Accepts | None = None
     error: float = 0.0
+    note: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def is_named(self, name: str) -> bool:
+        return name == self.name or name in self.aliases
 
     def verdict(self, problem: AnyProblem) -> Verdict:
         cannot = self.can(problem)
@@ -88,7 +97,7 @@ class Explanation:
 
     @property
     def chosen(self) -> Kernel | None:
-        return next((v.kernel for v in self.verdicts if (v.cannot if self.by_name else v.reason) is None), None)
+        return next((v.kernel for v in _by_preference(self.verdicts, self.by_name)), None)
 
     def __str__(self) -> str:
         p, chosen = self.problem, self.chosen
@@ -103,6 +112,8 @@ class Explanation:
             elif verdict.kernel is chosen:
                 slower = f", asked for by name; slower: {verdict.loses}" if verdict.loses is not None else ""
                 lines.append(f"  runs      {label}{slower}")
+                if verdict.kernel.note:
+                    lines.append(f"            {verdict.kernel.note}")
             elif verdict.loses is not None:
                 lines.append(f"  slower    {label}: {verdict.loses}")
             else:
@@ -110,6 +121,17 @@ class Explanation:
         if chosen is None:
             lines.append("  no kernel accepts this problem")
         return "\n".join(lines)
+
+
+def _by_preference(verdicts: Iterable[Verdict], by_name: bool) -> Iterator[Verdict]:
+    """Those that may run, as they are preferred: in order those that pay; asked for by name, then those that merely can."""
+    able: list[Verdict] = []
+    for verdict in verdicts:
+        if verdict.reason is None:
+            yield verdict
+        elif by_name and verdict.cannot is None:
+            able.append(verdict)
+    yield from able
 
 
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
@@ -153,13 +175,15 @@ def add_kernel(
     before: str | None = None,
     error: float = 0.0,
     pays: Accepts | None = None,
+    note: str = "",
+    aliases: tuple[str, ...] = (),
 ) -> Kernel:
     """`register_kernel` for the backends of this package, whoever imports them first.
 
     It loads nothing: a plug-in may want to stand before a kernel of a backend that is only half imported.
     """
     global _changes
-    kernel = Kernel(op, backend, name, can, run, pays, error)
+    kernel = Kernel(op, backend, name, can, run, pays, error, note, aliases)
     with _lock:
         kernels = _kernels.get((op, backend), [])
         names = [k.name for k in kernels]
@@ -299,7 +323,7 @@ def _verdicts(problem: AnyProblem) -> Iterator[Verdict]:
     candidates = kernels_for(problem.op, current_backend())
     wanted = _kernel_name.get()
     if wanted is not None:
-        named = tuple(k for k in candidates if k.name == wanted)
+        named = tuple(k for k in candidates if k.is_named(wanted))
         if not named:
             raise KernelError(
                 f"{problem.op}: no kernel {wanted!r} on backend {current_backend()!r}; there are {[k.name for k in candidates]}"
@@ -313,12 +337,14 @@ def chosen_kernel(problem: AnyProblem) -> Kernel:
     """The kernel that runs a problem; KernelError with all refusals if there is none."""
     named = _kernel_name.get() is not None
     refusals = []
-    for verdict in _verdicts(problem):
-        if named and verdict.cannot is None:
-            return replace(verdict.kernel, run=_nameless(verdict.kernel.run))
-        if verdict.reason is None:
-            return verdict.kernel
-        refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
+
+    def heard() -> Iterator[Verdict]:
+        for verdict in _verdicts(problem):
+            refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
+            yield verdict
+
+    for verdict in _by_preference(heard(), named):
+        return replace(verdict.kernel, run=_nameless(verdict.kernel.run)) if named else verdict.kernel
     raise KernelError(f"{problem.op}: no kernel accepts this problem ({'; '.join(refusals) or 'none is registered'})")
 
 

@@ -29,13 +29,13 @@ INPUTS: dict[str, tuple[tuple[bool, ...], bool]] = {
 }
 
 
-def can_crop(problem: Problem) -> str | None:
+def can(problem: Problem) -> str | None:
     if not problem.window.reaches_crop:
         return "it is for windows that reach into cells which a negative pad crops"
     return None
 
 
-def crop(problem: Problem, *arrays: Array) -> Any:
+def run(problem: Problem, *arrays: Array) -> Any:
     """Run any op of INPUTS."""
     whole, rest = problem.window, problem.window.cropped()
     kept = axis_slices(problem.layout == "channels_last", [slice(size) for size in rest.input_size])

@@ -30,9 +30,9 @@ from pullback.cpu.conv.sweep import Sweep, sweep_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
+from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.pool.common import streams
 from pullback.problem import Problem
 
 ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2  # see kernels/conv_direct.py

@@ -27,9 +27,9 @@ from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import SMALLEST
+from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.pool.common import streams
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 

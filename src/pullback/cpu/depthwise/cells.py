@@ -13,9 +13,9 @@ from pullback.cpu.depthwise.tables import Ints, column_phases, pairs, phase_tabl
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import LINE, SMALLEST
+from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.pool.common import streams
 from pullback.cpu.pool.tables import cut, row_count, rows
 from pullback.problem import Problem
 from pullback.settings import cores

@@ -13,9 +13,9 @@ from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise.records import FlatGather, FlatProducts
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import grouped
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.pool.common import grouped
 from pullback.problem import Problem
 
 MODULE = "depthwise.flat"

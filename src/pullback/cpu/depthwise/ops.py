@@ -11,11 +11,11 @@ from pullback.cpu.conv.common import lanes_of
 from pullback.cpu.conv.direct import direct_plan
 from pullback.cpu.conv.ops import direct_filter, run_sweep
 from pullback.cpu.conv.sweep import lies_far, settled
-from pullback.cpu.depthwise.cells import FilterPlans
 from pullback.cpu.depthwise import cells as depthwise_cells
 from pullback.cpu.depthwise import flat as depthwise_flat
 from pullback.cpu.depthwise import planes as depthwise_planes
 from pullback.cpu.depthwise import slide as depthwise_slide
+from pullback.cpu.depthwise.cells import FilterPlans
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan_cache import planned

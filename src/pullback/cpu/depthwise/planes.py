@@ -15,9 +15,9 @@ from pullback.cpu.depthwise.records import PlanesGather, PlanesProducts
 from pullback.cpu.depthwise.tables import Ints, pairs
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import grouped, slack, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.pool.common import grouped, slack, streams
 from pullback.cpu.pool.tables import depth_lists, in_three, places_reached, tap_places
 from pullback.problem import Problem
 from pullback.window import Window

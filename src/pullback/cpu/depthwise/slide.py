@@ -13,10 +13,10 @@ from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
 from pullback.cpu.depthwise.records import SlideGather, SlideProducts, SlideWeave
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import grouped, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
-from pullback.cpu.pool.common import grouped, streams
 from pullback.problem import Problem
 
 MODULE = "depthwise.slide"

@@ -186,7 +186,9 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
         flags.error_model = "numpy"
         typing.refresh()
         target.refresh()
-        result = compile_extra(typing, target, kernel, (RecordType(record), types.int64, types.int64), types.void, flags, {})
+        result = compile_extra(
+            typing, target, kernel, (RecordType(record, record.changes), types.int64, types.int64), types.void, flags, {}
+        )
         code = binding.parse_assembly(str(result.library._final_module))
         linked_functions.join(code)
         object_code = target.codegen()._tm.emit_object(code)

@@ -9,20 +9,20 @@ class Job(Record):
     """The one job of a pool. An odd generation is an open job; `slots`: how many more threads may join it."""
 
     changes = True
-    ints = ("generation active slots ticket pieces function arguments scratch stride stopped sleeping busy",)
+    ints = "generation active slots ticket pieces function arguments scratch stride stopped sleeping busy"
 
 
 class System(Record):
     """What the operating system offers (system.py): addresses of functions and numbers of calls; 0 where it has no such thing."""
 
-    ints = ("let_others_run syscall futex get_mask set_mask find_cpu clock",)
+    ints = "let_others_run syscall futex get_mask set_mask find_cpu clock"
 
 
 class Masks(Record):
     """The caller's CPU and when its affinity mask was looked at; behind that three areas, whose places follow."""
 
     changes = True
-    ints = ("cpu workers looked_seconds looked_nanoseconds seconds nanoseconds",)
+    ints = "cpu workers looked_seconds looked_nanoseconds seconds nanoseconds"
 
 
 MASK_BYTES = 1024
@@ -35,25 +35,25 @@ FIRST_WORKER = WORKER_THREADS // WORD  # as a place in an array of words
 class Lead(Record):
     """Of the caller: the pool's blocks (no job: it runs alone), and the job. No slots: the pool ends."""
 
-    ints = ("job system masks spins function arguments pieces scratch stride slots",)
+    ints = "job system masks spins function arguments pieces scratch stride slots"
 
 
 class Follow(Record):
     """Of a worker; `result` is where it leaves the generation that it has seen last."""
 
-    ints = ("job system spins result seen",)
+    ints = "job system spins result seen"
 
 
 class Transfer(Record):
     """Of copying and filling memory in blocks; of filling, `source` is one line."""
 
-    ints = ("source target block size stream",)
+    ints = "source target block size stream"
 
 
 class MultiplyAdd(Record):
     """Of a loop of nothing but multiply-adds."""
 
-    ints = ("result",)
+    ints = "result"
 
 
 ROUNDS = 4096  # of that loop, a piece

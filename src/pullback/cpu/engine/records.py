@@ -19,19 +19,19 @@ Words = npt.NDArray[np.int64]
 
 
 class Record:
-    """The base of all; a line of `ints` or `floats` names several fields.
+    """The base of all; `ints` and `floats` are names with spaces between them.
 
     `changes`: whether threads write its words while a kernel runs, so that each read is a load of its own.
     """
 
-    ints: ClassVar[tuple[str, ...]] = ()
-    floats: ClassVar[tuple[str, ...]] = ()
+    ints: ClassVar[str] = ""
+    floats: ClassVar[str] = ""
     FIELDS: ClassVar[tuple[tuple[str, str], ...]] = ()
     BYTES: ClassVar[int] = 0
     changes: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        own = [(name, kind) for kind in ("int", "float") for line in vars(cls).get(f"{kind}s", ()) for name in line.split()]
+        own = [(name, kind) for kind in ("int", "float") for name in vars(cls).get(f"{kind}s", "").split()]
         inherited = [field for base in cls.__bases__ for field in getattr(base, "FIELDS", ())]
         cls.FIELDS = (*inherited, *own)
         if len(dict(cls.FIELDS)) < len(cls.FIELDS):

@@ -10,13 +10,10 @@ import numpy as np
 
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import PIECE_BYTES, slack
+from pullback.cpu.engine.sizes import sum_bytes
 from pullback.cpu.pool.tables import row_count
 from pullback.problem import Problem
-
-PLANE_BYTES = 160 << 10  # unpacked rows of a block of a plane
-BLOCK_BYTES = 48 << 10  # working set of a piece: stays in the second-level cache with room to spare
-CHANNELS, PHASES, PLANES = "pool.channels", "pool.phases", "pool.planes"
-ROWS, SCATTER, WHOLE = "pool.rows", "pool.scatter", "pool.whole"
 
 Table = np.ndarray[Any, Any]
 
@@ -48,8 +45,9 @@ class Shape:
         return self.images * self.in_rows * self.in_row * self.size
 
     @property
-    def output_bytes(self) -> int:
-        return self.images * self.out_rows * self.out_row * self.size
+    def moved_bytes(self) -> int:
+        """Of input and output together."""
+        return self.input_bytes + self.images * self.out_rows * self.out_row * self.size
 
 
 def simplified(problem: Problem) -> Problem:
@@ -62,22 +60,13 @@ def simplified(problem: Problem) -> Problem:
     return replace(problem, window=problem.window.merged())
 
 
-def is_whole(problem: Problem) -> bool:
-    """Whether each image, as the kernels see it, is one window of cells that lie side by side."""
-    window = problem.window.merged()
-    if isinstance(problem.divisor, int) and problem.divisor != window.tap_count:  # its kernels divide by the cells
-        return False
-    one = window.rank == 1 and window.output_size == (1,) and window.kernel == window.input_size and window.pad_low == (0,)
-    return one and window.dilation == (1,) and (problem.layout == "channels_first" or problem.channels_in == 1)
-
-
 def shape_of(problem: Problem) -> Shape:
     last, window = problem.layout == "channels_last", problem.window
     return Shape(
         images=problem.batch if last else problem.batch * problem.channels_in,
         channels=problem.channels_in if last else 1,
         size=problem.dtype.itemsize,
-        wide=8 if problem.dtype.name == "float64" else 4,
+        wide=sum_bytes(problem.dtype),
         in_rows=row_count(window.input_size),
         in_cols=window.input_size[-1],
         out_rows=row_count(window.output_size),
@@ -85,37 +74,19 @@ def shape_of(problem: Problem) -> Shape:
     )
 
 
-def variant(problem: Problem, module: str, kernel: str, *, rule: bool) -> Variant:
+def variant(problem: Problem, module: str, kernel: str, *, finds_winners: bool = False, **more: Any) -> Variant:
     """The compiled variant: by dtype, winner type and, for kernels that look for winners, by the winner rule."""
-    options: list[tuple[str, Any]] = [("winner", problem.winner_dtype.name)] if problem.winner else []
-    if rule and problem.winner:
+    options: dict[str, Any] = {"winner": problem.winner_dtype.name} if problem.winner else {}
+    if finds_winners and problem.winner:
         winner = problem.winner
         floor = winner.above is not None
-        options += [("floor", floor), ("losers", floor or winner.nan == "ignore"), ("nan", winner.nan), ("ties", winner.ties)]
-    if module == ROWS:
-        options.append(("stride", problem.window.stride[-1]))
-    return Variant(module, kernel, problem.dtype.name, tuple(options))
+        options |= {"floor": floor, "losers": floor or winner.nan == "ignore", "nan": winner.nan, "ties": winner.ties}
+    return Variant(f"pool.{module}", kernel, problem.dtype.name, tuple((options | more).items()))
 
 
-def streams(total_bytes: int) -> bool:
-    """Whether an output is so large that it should bypass the cache."""
-    return total_bytes > machine().l3_bytes // 2
-
-
-def row_block(targets: int, bytes_per_row: int, block_bytes: int = BLOCK_BYTES) -> int:
+def row_block(targets: int, bytes_per_row: int, block_bytes: int = PIECE_BYTES) -> int:
     """Target rows per block."""
     return max(1, min(targets, block_bytes // max(1, bytes_per_row)))
-
-
-def grouped(units: int, moved: int) -> tuple[int, int]:
-    """(units per piece, pieces): pieces of about a block's bytes, so that claiming them costs nothing."""
-    group = max(1, min(units, units * BLOCK_BYTES // max(1, moved)))
-    return group, -(-units // group)
-
-
-def slack() -> int:
-    """How far a kernel may read and write past the rows it keeps in scratch."""
-    return 4 * machine().vector_bytes
 
 
 def lanes_at_once(wide: int) -> int:
@@ -131,6 +102,12 @@ def divisors(problem: Problem) -> tuple[Table, Table]:
     for axis in range(window.rank - 1):
         row = (row[:, None] * window.axis_divisor(axis, rule)).reshape(-1)
     return np.maximum(row, 1), np.maximum(window.axis_divisor(window.rank - 1, rule), 1)
+
+
+def uniform_divisor(row_div: Table, col_div: Table) -> int:
+    """The divisor that all windows share, or 0."""
+    uniform = (row_div == row_div[0]).all() and (col_div == col_div[0]).all()
+    return int(row_div[0] * col_div[0]) if uniform else 0
 
 
 def wide_row(shape: Shape, col_div: Table) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.pool.windows_kernel import cells_read
+from pullback.cpu.pool.windows_kernel import cells_read, line_at
 from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
 
 
@@ -22,13 +22,14 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
     @inline
     def one_window(x, lines, cells, above):
         """Value and winner of one window, cell by cell: the rule itself."""
-        line_at, line_count = lines
+        line_table, line_count = lines
         cell0, count, step, col_tap, _ = cells
         best, winner, has = get(x), NONE, False
         for e in range(line_count):
-            line, tap = x + (get_int(line_at + 24 * e) + cell0) * SIZE, get_int(line_at + 24 * e + 8) + col_tap
+            line = line_at(line_table, e)
+            at, tap = x + (line.place + cell0) * SIZE, line.tap + col_tap
             for k in range(count):
-                cell = get(line + k * step * SIZE)
+                cell = get(at + k * step * SIZE)
                 better = cell > best if first_wins else cell >= best
                 if not has:
                     wins = True
@@ -45,27 +46,30 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
         return best, winner, has
 
     @outline
-    def look_again(x, y, winners, channels, lines, col_axis, empty, above):
+    def look_again(args, x, y, winners, channels, lines, col_axis):
         """One output row by the rule itself; y or winners may be 0 for not wanted."""
         stay_outline()
-        for i in range(col_axis[0] * channels):
+        for i in range(col_axis.outputs * channels):
             col, c = i // channels, i % channels
-            value, tap, has = one_window(x + c * SIZE, lines, cells_read(col_axis, channels, col), above)
+            value, tap, has = one_window(x + c * SIZE, lines, cells_read(col_axis, channels, col), args.above)
             if y:
                 if has:
                     put(y + i * SIZE, value)
                 else:
-                    put(y + i * SIZE, empty)
+                    put(y + i * SIZE, args.empty)
             if winners:
                 put_winner(winners + i * WINNER, tap)
 
     @outline
-    def index_row(indices, winners, length, channels, base, col_base, tap_base):
-        """Winners of one row as flat indices into the input, -1 for none."""
+    def index_row(args, indices, winners, cols, channels, image, row):
+        """Winners of one row of an image as flat indices into the input, -1 for none."""
         stay_outline()
-        for i in range(length):
-            tap = get_winner(winners + i * WINNER)
-            first = base + get_int(col_base + 8 * (i // channels)) + i % channels
-            put_int(indices + 8 * i, -1 if tap == NONE else first + get_int(tap_base + 8 * tap))
+        base = image * args.index_image + get_int(args.row_base + 8 * row)
+        for col in range(cols):
+            first = base + get_int(args.col_base + 8 * col)
+            for c in range(channels):
+                at = col * channels + c
+                tap = get_winner(winners + at * WINNER)
+                put_int(indices + 8 * at, -1 if tap == NONE else first + get_int(args.tap_base + 8 * tap) + c)
 
     return look_again, index_row

@@ -1,7 +1,7 @@
 """Pool gradients phase by phase of the strides, with vectors along flat runs of cells: for channels_first and few channels.
 
 All cells of a stride phase take what they are due from outputs at the same shifts, so a block of rows is one run over a flat
-array: row after row, the phases of a row are made side by side and woven. Two sources:
+array: row after row, the phases of a row are made side by side and interleaved. Two sources:
 
 max_grad reads dy and winners in place. With as many outputs as cells along every axis, rows, planes and images simply follow
 each other. A shift may lead into the row before or the image behind, but never to a match: the tap that leads from there to here
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
-from pullback.cpu.pool.windows_kernel import readers_in, readers_of
+from pullback.cpu.pool.windows_kernel import readers_of
 from pullback.cpu.simd.interleave import make_rows
 from pullback.cpu.simd.native import LINE, fence
 from pullback.cpu.simd.vectors import choose, equal, get_byte, get_int, get_int32, inline, outline, put_int, stay_outline
@@ -76,15 +76,17 @@ def build(lanes: Any) -> dict[str, Any]:
             join, store_upto = pair.join, pair.store_upto
 
             @outline
-            def two_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
-                """Rows of `size` elements of dx, of two phases in turn; their outputs lie `pitch` elements apart."""
+            def two_phases(args, target, rows, at, pitch, p, streams, given):
+                """Rows of dx, of two phases in turn; their outputs lie `pitch` elements apart."""
                 stay_outline()
-                k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
+                ptr, shifts, size = args.ptr + 8 * p, args.shifts, args.in_row
+                k0, k1, k2 = get_int(ptr), get_int(ptr + 8), get_int(ptr + 16)
                 for i in range(rows):
+                    out = target + i * args.stride_h * size * SIZE
                     for j in range(0, (size + 1) // 2, G):
                         place = at + i * pitch + j
-                        both = join(due(place, k0, k1, shifts, *args), due(place, k1, k2, shifts, *args))
-                        store_upto(target + i * row_step + 2 * j * SIZE, both, size - 2 * j, streams)
+                        both = join(due(place, k0, k1, shifts, *given), due(place, k1, k2, shifts, *given))
+                        store_upto(out + 2 * j * SIZE, both, size - 2 * j, streams)
 
             return two_phases
 
@@ -94,17 +96,18 @@ def build(lanes: Any) -> dict[str, Any]:
             join_pairs, join, store_upto = four.join, pair.join, four.store_upto
 
             @outline
-            def four_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
+            def four_phases(args, target, rows, at, pitch, p, streams, given):
                 """The same of four phases."""
                 stay_outline()
-                k0, k1, k2 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8), get_int(ptr + 8 * p + 16)
-                k3, k4 = get_int(ptr + 8 * p + 24), get_int(ptr + 8 * p + 32)
+                ptr, shifts, size = args.ptr + 8 * p, args.shifts, args.in_row
+                k0, k1, k2, k3, k4 = get_int(ptr), get_int(ptr + 8), get_int(ptr + 16), get_int(ptr + 24), get_int(ptr + 32)
                 for i in range(rows):
+                    out = target + i * args.stride_h * size * SIZE
                     for j in range(0, (size + 3) // 4, G):
                         place = at + i * pitch + j
-                        even = join(due(place, k0, k1, shifts, *args), due(place, k2, k3, shifts, *args))
-                        odd = join(due(place, k1, k2, shifts, *args), due(place, k3, k4, shifts, *args))
-                        store_upto(target + i * row_step + 4 * j * SIZE, join_pairs(even, odd), size - 4 * j, streams)
+                        even = join(due(place, k0, k1, shifts, *given), due(place, k2, k3, shifts, *given))
+                        odd = join(due(place, k1, k2, shifts, *given), due(place, k3, k4, shifts, *given))
+                        store_upto(out + 4 * j * SIZE, join_pairs(even, odd), size - 4 * j, streams)
 
             return four_phases
 
@@ -112,24 +115,24 @@ def build(lanes: Any) -> dict[str, Any]:
         four_phases = make_four(lanes)
 
         @inline
-        def woven(stride_w, target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args):
+        def interleaved(args, target, rows, at, pitch, p, streams, given):
             """Whole rows of dx, of single elements of two or four phases."""
-            if stride_w == 4:
-                four_phases(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
-            elif size > 4 * V:
-                two_phases_of_long_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
-            elif size > 2 * V:
-                two_phases_of_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
+            if args.stride_w == 4:
+                four_phases(args, target, rows, at, pitch, p, streams, given)
+            elif args.in_row > 4 * V:
+                two_phases_of_long_rows(args, target, rows, at, pitch, p, streams, given)
+            elif args.in_row > 2 * V:
+                two_phases_of_rows(args, target, rows, at, pitch, p, streams, given)
             else:
-                two_phases_of_short_rows(target, row_step, rows, size, at, pitch, p, ptr, shifts, streams, args)
+                two_phases_of_short_rows(args, target, rows, at, pitch, p, streams, given)
 
         @outline
-        def one_phase(target, count, at, p, ptr, shifts, direct, streams, args):
+        def one_phase(args, target, count, at, p, direct, streams, given):
             """`count` elements of one phase, to dx (direct) or as wide sums to scratch."""
             stay_outline()
-            k0, k1 = get_int(ptr + 8 * p), get_int(ptr + 8 * p + 8)
+            k0, k1 = get_int(args.ptr + 8 * p), get_int(args.ptr + 8 * p + 8)
             for j in range(0, count, Q):
-                total = due(at + j, k0, k1, shifts, *args)
+                total = due(at + j, k0, k1, args.shifts, *given)
                 if not direct:
                     store_wide(target + j * WIDE, total, Q)
                 elif j + Q > count:
@@ -140,25 +143,26 @@ def build(lanes: Any) -> dict[str, Any]:
                     store(target + j * SIZE, total, Q)
 
         @inline
-        def phases_of_row(rows, count, at, p, ptr, shifts, stride_w, channels, direct, streams, planes, distance, args):
-            """`count` elements of each phase of a row, phases p, p + 1, ..: woven into rows in scratch, or straight to dx."""
-            for rw in range(stride_w):
-                out = rows if direct else planes + rw * distance
-                one_phase(out, count, at, p + rw, ptr, shifts, direct, streams, args)
+        def phases_of_row(args, rows, planes, count, at, p, direct, streams, given):
+            """`count` elements of each phase of a row, phases p, p + 1, ..: interleaved in scratch, or straight to dx."""
+            for rw in range(args.stride_w):
+                out = rows if direct else planes + rw * args.distance
+                one_phase(args, out, count, at, p + rw, direct, streams, given)
             if not direct:
-                pack(planes, rows, count // channels * stride_w, channels, stride_w, distance)
+                pack(planes, rows, count // args.channels * args.stride_w, args.channels, args.stride_w, args.distance)
 
-        return phases_of_row, woven
+        return phases_of_row, interleaved
 
-    phases_won, woven_won = make_phases(lambda group: make_won(group, True))
-    phases_won_with_care, woven_won_with_care = make_phases(lambda group: make_won(group, False))
-    phases_summed, woven_summed = make_phases(make_summed)
+    phases_won, interleaved_won = make_phases(lambda group: make_won(group, True))
+    phases_won_with_care, interleaved_won_with_care = make_phases(lambda group: make_won(group, False))
+    phases_summed, interleaved_summed = make_phases(make_summed)
 
     @inline
-    def copy_rows(target, scratch, row_distance, woven_row, size, count, stride_h, streams):
-        """`count` rows of `size` elements out of scratch, where those of a phase of the rows follow each other."""
+    def copy_rows(args, target, scratch, interleaved_row, count, streams):
+        """`count` rows of dx out of scratch, where those of a phase of the rows follow each other."""
+        size = args.in_row
         for i in range(count):
-            source = scratch + i % stride_h * row_distance + i // stride_h * woven_row * SIZE
+            source = scratch + i % args.stride_h * args.row_distance + i // args.stride_h * interleaved_row * SIZE
             j = 0
             if streams:
                 while j + V <= size:
@@ -172,14 +176,15 @@ def build(lanes: Any) -> dict[str, Any]:
             target += size * SIZE
 
     @outline
-    def has_false_winner(winners, border, border_count, false_codes):
+    def has_false_winner(args, winners):
         """Whether a window of an image that sticks out says that a tap outside the input won.
 
         border: where the winner of each such output lies in its image and where the codes of its kind begin, int32, four at a
         time; false_codes: a byte for each code, 1 where the tap lies outside.
         """
         stay_outline()
-        for i in range(0, border_count, 4):
+        border, false_codes = args.border, args.false_codes
+        for i in range(0, args.border_count, 4):
             faults = 0
             for j in range(i, i + 4):  # unrolled
                 faults |= get_byte(false_codes + get_int32(border + 8 * j + 4) + get_byte(winners + get_int32(border + 8 * j)))
@@ -188,19 +193,16 @@ def build(lanes: Any) -> dict[str, Any]:
         return False
 
     def max_grad(args: PhasesMaxGrad, piece, scratch):
-        """A unit is a block of phase rows of a plane: block_rows * stride_h input rows.
-
-        ptr: entries of each phase, shifts ascending. direct: the one phase is dx itself.
-        """
-        streams = args.streams
-        streams = streams and args.dx % LINE == 0
+        """A unit is a block of phase rows of a plane: block_rows * stride_h input rows."""
+        streams = args.streams and args.dx % LINE == 0
         per_depth = args.blocks // args.in_depth
         if args.border_count:
             for image in range(piece * args.images // args.pieces, (piece + 1) * args.images // args.pieces):
-                if has_false_winner(
-                    args.winners + image * args.image_outputs, args.border, args.border_count, args.false_codes
-                ):
+                if has_false_winner(args, args.winners + image * args.image_outputs):
                     put_int(args.faults, 1)
+        at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
+        given = (args.dy, args.winners, args.outputs, args.taps)
+        planes = scratch + args.phase_start
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
@@ -209,68 +211,24 @@ def build(lanes: Any) -> dict[str, Any]:
             end = min(begin + args.block_rows * args.stride_h, args.in_rows)
             target = args.dx + ((image * args.in_depth + depth) * args.in_rows + begin) * args.in_row * SIZE
             steps = (end - begin + args.stride_h - 1) // args.stride_h
-            at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
             safe = at + args.lowest >= 0 and at + args.highest + steps * args.out_row + Q <= args.outputs
-            passed = (args.dy, args.winners, args.outputs, args.taps)
             for rh in range(min(args.stride_h, end - begin)):
-                count = (end - begin - rh + args.stride_h - 1) // args.stride_h * args.out_row
+                phase_rows = (end - begin - rh + args.stride_h - 1) // args.stride_h
                 p = (depth % args.stride_d * args.stride_h + rh) * args.stride_w
-                rows = target if args.direct else scratch + rh * args.row_distance
-                planes = scratch + args.phase_start
                 if at_once:
-                    to = (
-                        target + rh * args.in_row * SIZE,
-                        args.stride_h * args.in_row * SIZE,
-                        count // args.out_row,
-                        args.in_row,
-                    )
+                    to = target + rh * args.in_row * SIZE
                     if safe:
-                        woven_won(args.stride_w, *to, at, args.out_row, p, args.ptr, args.shifts, streams, passed)
+                        interleaved_won(args, to, phase_rows, at, args.out_row, p, streams, given)
                     else:
-                        woven_won_with_care(args.stride_w, *to, at, args.out_row, p, args.ptr, args.shifts, streams, passed)
-                elif safe:
-                    phases_won(
-                        rows,
-                        count,
-                        at,
-                        p,
-                        args.ptr,
-                        args.shifts,
-                        args.stride_w,
-                        args.channels,
-                        args.direct,
-                        streams,
-                        planes,
-                        args.distance,
-                        passed,
-                    )
+                        interleaved_won_with_care(args, to, phase_rows, at, args.out_row, p, streams, given)
+                    continue
+                rows, count = target if args.direct else scratch + rh * args.row_distance, phase_rows * args.out_row
+                if safe:
+                    phases_won(args, rows, planes, count, at, p, args.direct, streams, given)
                 else:
-                    phases_won_with_care(
-                        rows,
-                        count,
-                        at,
-                        p,
-                        args.ptr,
-                        args.shifts,
-                        args.stride_w,
-                        args.channels,
-                        args.direct,
-                        streams,
-                        planes,
-                        args.distance,
-                        passed,
-                    )
+                    phases_won_with_care(args, rows, planes, count, at, p, args.direct, streams, given)
             if not args.direct and not at_once:
-                copy_rows(
-                    target,
-                    scratch,
-                    args.row_distance,
-                    args.stride_w * args.out_row,
-                    args.in_row,
-                    end - begin,
-                    args.stride_h,
-                    streams,
-                )
+                copy_rows(args, target, scratch, args.stride_w * args.out_row, end - begin, streams)
         if streams:
             fence()
 
@@ -281,67 +239,50 @@ def build(lanes: Any) -> dict[str, Any]:
             quotient = load_wide_one(line + j * WIDE, V) / (splat_one(row_divisor) * load_wide_one(col_div + j * WIDE, V))
             store_wide_one(line + j * WIDE, quotient, V)
 
-    def avg_grad(args: PhasesAvgGrad, piece, scratch):
-        """uniform: the divisor that all windows share, or 0; then each row of dy is divided before it is summed."""
-        streams = args.streams
-        streams = streams and args.dx % LINE == 0
-        per_depth = args.blocks // args.in_depth
-        areas, pitch, out_row = scratch + args.area_start, args.places_w * args.channels, args.cols * args.channels
+    @inline
+    def unpack_dy(args, image, depth, first, areas):
+        """How many planes of dy reach a depth; the rows that phase rows from `first` on need are unpacked and divided."""
+        pitch, out_row = args.places_w * args.channels, args.cols * args.channels
         limit = args.dy + args.units // args.blocks * args.out_depth * args.out_rows * out_row * SIZE
-        depths = readers_in(args.depth_readers)
+        plane, _, planes, step, _ = readers_of(args.depth_readers, depth)
+        for e in range(planes):
+            for q in range(args.places_h):
+                row = first + args.low_h + q
+                line = areas + (e * args.area + q * pitch) * WIDE
+                if 0 <= row < args.out_rows:
+                    r = (plane + e * step) * args.out_rows + row
+                    source = args.dy + (image * args.out_depth * args.out_rows + r) * out_row * SIZE
+                    unpack(source, line, args.cols, args.channels, 1, args.low_w, args.places_w, 0, 0.0, limit)
+                    if not args.uniform:  # the padding is divided too, and stays 0
+                        cells = line - args.low_w * args.channels * WIDE
+                        share_row(cells, out_row, float(get_int(args.row_div + 8 * r)), args.col_div)
+                else:
+                    fill(line, pitch, 0.0)
+        return planes
+
+    def avg_grad(args: PhasesAvgGrad, piece, scratch):
+        streams = args.streams and args.dx % LINE == 0
+        per_depth = args.blocks // args.in_depth
+        areas, pitch = scratch + args.area_start, args.places_w * args.channels
+        at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
             begin = first * args.stride_h
             end = min(begin + args.block_rows * args.stride_h, args.in_rows)
-            plane, _, planes = readers_of(depths, depth)
-            for e in range(planes):
-                for q in range(args.places_h):
-                    row = first + args.low_h + q
-                    line = areas + (e * args.area + q * pitch) * WIDE
-                    if 0 <= row < args.out_rows:
-                        r = (plane + e * depths[1]) * args.out_rows + row
-                        source = args.dy + (image * args.out_depth * args.out_rows + r) * out_row * SIZE
-                        unpack(source, line, args.cols, args.channels, 1, args.low_w, args.places_w, 0, 0.0, limit)
-                        if not args.uniform:  # the padding is divided too, and stays 0
-                            share_row(
-                                line - args.low_w * args.channels * WIDE,
-                                out_row,
-                                float(get_int(args.row_div + 8 * r)),
-                                args.col_div,
-                            )
-                    else:
-                        fill(line, pitch, 0.0)
-            passed = (areas, planes, args.area, 1.0 / float(max(args.uniform, 1)))
+            planes = unpack_dy(args, image, depth, first, areas)
+            given = (areas, planes, args.area, 1.0 / float(max(args.uniform, 1)))
             target = args.dx + ((image * args.in_depth + depth) * args.in_rows + begin) * args.in_row * SIZE
-            at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
             for rh in range(min(args.stride_h, end - begin)):
                 count = (end - begin - rh + args.stride_h - 1) // args.stride_h
                 p = rh * args.stride_w
                 if at_once:
-                    to = (target + rh * args.in_row * SIZE, args.stride_h * args.in_row * SIZE, count, args.in_row)
-                    woven_summed(args.stride_w, *to, 0, pitch, p, args.ptr, args.shifts, streams, passed)
+                    interleaved_summed(args, target + rh * args.in_row * SIZE, count, 0, pitch, p, streams, given)
                 else:
-                    rows, planes = scratch + rh * args.row_distance, scratch + args.phase_start
-                    phases_summed(
-                        rows,
-                        count * pitch,
-                        0,
-                        p,
-                        args.ptr,
-                        args.shifts,
-                        args.stride_w,
-                        args.channels,
-                        0,
-                        0,
-                        planes,
-                        args.distance,
-                        passed,
-                    )
+                    rows, phases = scratch + rh * args.row_distance, scratch + args.phase_start
+                    phases_summed(args, rows, phases, count * pitch, 0, p, 0, 0, given)
             if not at_once:
-                copy_rows(
-                    target, scratch, args.row_distance, args.stride_w * pitch, args.in_row, end - begin, args.stride_h, streams
-                )
+                copy_rows(args, target, scratch, args.stride_w * pitch, end - begin, streams)
         if streams:
             fence()
 

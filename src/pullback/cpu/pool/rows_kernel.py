@@ -1,6 +1,6 @@
 """Pooling of single elements row by row: channels_first (or one channel), the cells of a row split by their stride in registers.
 
-An output row reads the lines that exist (pool_windows.py); along it, two registers of outputs read every stride-th cell from each
+An output row reads the lines that exist (windows_kernel.py); along it, two registers of outputs read every stride-th cell from each
 tap on. One load of `stride` times as many serves that many neighbouring taps. Only at the ends of a row are lanes masked.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from pullback.cpu.pool.exact_kernel import make_exact
 from pullback.cpu.pool.records import RowsAvgForward, RowsMaxForward
 from pullback.cpu.pool.rules_kernel import MINUS_INFINITY, make_takes
-from pullback.cpu.pool.windows_kernel import NO_LINES, axis_of, cells_read, line_kinds, lines_of
+from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_read, line_at, lines_of
 from pullback.cpu.simd.vectors import any_lane, choose, equal, get_int, greater, inline, invert, outline, stay_outline
 
 
@@ -80,15 +80,16 @@ def build(
             """A register of neighbouring outputs whose first tap lies at column `at`. inside: no lane need be masked."""
             best, winner, odd = splat(start), splat_winner(NONE), invert(equal(splat(0.0), splat(0.0)))
             step = stride if dilation == 1 else 1
-            line_at, line_count = lines
+            line_table, line_count = lines
             for e in range(line_count):
-                line, base = x + get_int(line_at + 24 * e) * SIZE, get_int(line_at + 24 * e + 8)
+                line = line_at(line_table, e)
+                row, base = x + line.place * SIZE, line.tap
                 for k in range(0, kernel, step):
                     col = at + k * dilation
                     if inside:
-                        cells = load(line + col * SIZE, REACH)
+                        cells = load(row + col * SIZE, REACH)
                     else:
-                        cells = load_between(line + col * SIZE, -col, width - col, splat_group(start))
+                        cells = load_between(row + col * SIZE, -col, width - col, splat_group(start))
                     best, winner, odd = neighbours(cells, min(kernel - k, step), base + k, best, winner, odd)
             return best, winner, odd
 
@@ -100,16 +101,22 @@ def build(
     def inside_row(x, at, n, width, lines, kernel, dilation, limit):
         """Whether n outputs from column `at` on read only cells of their rows, and a whole register none past the array."""
         reach = at + (kernel - 1) * dilation
-        line_at, line_count = lines
+        line_table, line_count = lines
         if at < 0 or reach + (n - 1) * stride >= width or line_count == 0:
             return False
-        return x + (get_int(line_at + 24 * (line_count - 1)) + reach + REACH + stride) * SIZE <= limit
+        return x + (line_at(line_table, line_count - 1).place + reach + REACH + stride) * SIZE <= limit
 
     @outline
     def max_row(x, y, winners, lines, col_axis, above, limit):
         """One output row; whether a window of it may have no winner and must be looked at again. y or winners may be 0."""
         stay_outline()
-        cols, width, kernel, _, dilation, first = col_axis
+        cols, width, kernel, dilation, first = (
+            col_axis.outputs,
+            col_axis.cells,
+            col_axis.taps,
+            col_axis.dilation,
+            col_axis.first,
+        )
         again = invert(equal(splat(0.0), splat(0.0)))
         for j in range(0, cols, V):
             n, at = min(V, cols - j), first + j * stride
@@ -134,32 +141,36 @@ def build(
     look_again, index_row = make_exact(lanes, ties, nan, floor, losers)
 
     def max_forward(args: RowsMaxForward, piece, scratch):
-        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
-        cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
+        depth_axis, row_axis, col_axis = axes_of(args)
+        cols, width = col_axis.outputs, col_axis.cells
+        source_image = depth_axis.cells * row_axis.cells * width
         limit = args.x + args.images * source_image * SIZE
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        known, lines = NO_LINES, (0, 0)
         image, r = piece * args.block // args.rows, piece * args.block % args.rows
         for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
             own = scratch if args.indices and not args.winners else (args.winners + row * cols * WINNER if args.winners else 0)
-            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, col_axis[1], r)
-            source, target = (
-                args.x + (image * source_image + line * col_axis[1]) * SIZE,
-                args.y + row * cols * SIZE if args.y else 0,
-            )
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, width, r)
+            source = args.x + (image * source_image + line * width) * SIZE
+            target = args.y + row * cols * SIZE if args.y else 0
             if max_row(source, target, own, lines, col_axis, args.above, limit):
-                look_again(source, target, own, 1, lines, col_axis, args.empty, args.above)
+                look_again(args, source, target, own, 1, lines, col_axis)
             if args.indices:
-                base = image * args.index_image + get_int(args.row_base + 8 * r)
-                index_row(args.indices + 8 * row * cols, own, cols, 1, base, args.col_base, args.tap_base)
+                index_row(args, args.indices + 8 * row * cols, own, cols, 1, image, r)
             r += 1
             if r == args.rows:
                 image, r = image + 1, 0
 
     @outline
     def mean_row(x, y, lines, col_axis, row_divisor, col_div, share, limit):
-        """One output row. share: the reciprocal of all windows' divisor if that is one power of 2, or 0."""
+        """One output row; share: of RowsAvgForward."""
         stay_outline()
-        cols, width, kernel, _, dilation, first = col_axis
+        cols, width, kernel, dilation, first = (
+            col_axis.outputs,
+            col_axis.cells,
+            col_axis.taps,
+            col_axis.dilation,
+            col_axis.first,
+        )
         for j in range(0, cols, V):
             n, at = min(V, cols - j), first + j * stride
             if inside_row(x, at, n, width, lines, kernel, dilation, limit):
@@ -176,26 +187,18 @@ def build(
                 store_some(y + j * SIZE, mean, n)
 
     def avg_forward(args: RowsAvgForward, piece, scratch):
-        """col_div: one wide divisor per output column. Divisors of empty windows are 1, their sums 0."""
-        depth_axis, row_axis, col_axis = axis_of(args.axes, 0), axis_of(args.axes, 1), axis_of(args.axes, 2)
-        cols, source_image = col_axis[0], depth_axis[1] * row_axis[1] * col_axis[1]
+        """Divisors of empty windows are 1, their sums 0."""
+        depth_axis, row_axis, col_axis = axes_of(args)
+        cols, width = col_axis.outputs, col_axis.cells
+        source_image = depth_axis.cells * row_axis.cells * width
         limit = args.x + args.images * source_image * SIZE
-        known, lines, kinds = NO_LINES, (0, 0), line_kinds(args.line_table)
+        known, lines = NO_LINES, (0, 0)
         image, r = piece * args.block // args.rows, piece * args.block % args.rows
         for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
-            target = args.y + row * cols * SIZE
-            line, known, lines = lines_of(scratch + args.lines_start, known, lines, kinds, col_axis[1], r)
+            source, target = args.x + image * source_image * SIZE, args.y + row * cols * SIZE
+            line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, width, r)
             row_divisor = float(get_int(args.row_div + 8 * r))
-            mean_row(
-                args.x + (image * source_image + line * col_axis[1]) * SIZE,
-                target,
-                lines,
-                col_axis,
-                row_divisor,
-                args.col_div,
-                args.share,
-                limit,
-            )
+            mean_row(source + line * width * SIZE, target, lines, col_axis, row_divisor, args.col_div, args.share, limit)
             if args.empty != 0.0:
                 for col in range(cols):
                     if lines[1] * cells_read(col_axis, 1, col)[1] == 0:

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.pool.records import ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
-from pullback.cpu.pool.scatter_places_kernel import MANY, many_places, many_places_in_rows
+from pullback.cpu.pool.records import (
+    MANY,
+    CodeSteps,
+    MaxForward,
+    ScatterMaxGrad,
+    ScatterMaxGradFromIndices,
+    ScatterMaxGradFromX,
+)
+from pullback.cpu.pool.scatter_places_kernel import many_places, many_places_in_rows
 from pullback.cpu.simd.native import atomic_add, call_piece, copy_bytes, fill_zero, within
-from pullback.cpu.simd.vectors import get_int, get_int32, inline, outline, put_int, stay_outline
+from pullback.cpu.simd.record_types import records_at
+from pullback.cpu.simd.vectors import get_int, get_int32, inline, outline, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
+
+
+code_steps_at, forward_at = records_at(CodeSteps), records_at(MaxForward, changes=True)
 
 
 def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, Any]:
@@ -26,74 +37,62 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
     get, get_wide, put_wide, get_winner = lanes.get, lanes.get_wide, lanes.put_wide, lanes.get_winner
     load_wide, store, store_some = lanes.load_wide, lanes.store, lanes.store_some
 
+    @inline
+    def one_by_one(args, out, zeroed, values, winners, length, first, col, row_cell):
+        """Add a row of `length` outputs to their winners: where a place may need more than 32 bits, or a code more than a byte."""
+        for k in range(length):
+            tap = min(get_winner(winners + k * WINNER), args.taps)
+            place = first + get_int32(args.firsts + 4 * k) + get_int(args.tap_at + 8 * tap)
+            cell = args.col_cell + col * args.stride + get_int32(args.cells + 4 * k) + get_int(args.tap_cell + 8 * tap)
+            row_inside = not checks_rows or within(row_cell + get_int(args.tap_row + 8 * tap), args.plane_rows)
+            if within(cell, args.cols) and row_inside and within(place, zeroed):
+                spot = out + place * WIDE
+                put_wide(spot, get_wide(spot) + get(values + k * SIZE))
+
     @outline
-    def scatter_rows(
-        dy, codes, out, zeroed, size, start, need_row, i0, i1, row_base, cols, channels, col_first, col_step, col_cell, stride,
-        taps, tap_at, tap_cell, tap_row, row_cells, in_cols, in_rows, span, firsts, cells, reach, many, code_steps, places,
-        code_step,
-    ):  # fmt: skip
-        """Output rows need_row[i0 .. i1] of one image into a block that starts `start` elements into it.
+    def scatter_rows(args, dy, codes, code_pitch, out, zeroed, size, start, i0, i1, places):
+        """Output rows need_row[i0 .. i1] of one image into a block of `size` elements that starts `start` elements into it.
 
-        row_cells: the row of its plane in which each output row's windows begin.
-
-        tap_at, tap_cell, tap_row: where each tap lies from its window's first cell, as a place, a column and a row; behind the
-        taps, numbers that lie in no block. firsts, cells: where the windows of `span` columns begin. reach: how far a row's cells
-        may lie from its base. many: places fit 32 bits. code_step: elements from one row of codes to the next, or 0 if `codes` is
-        the one row.
+        zeroed: elements of the block that are zero or sums so far. code_pitch: elements from one row of codes to the next, or 0 if
+        `codes` is the one row. places: scratch for the places of many winners.
         """
         stay_outline()
+        code = code_steps_at(args.code_steps, 0)
         steps = (
-            taps, in_cols, in_rows, get_int(code_steps), get_int(code_steps + 8), get_int(code_steps + 16),
-            get_int(code_steps + 24), get_int(code_steps + 32), get_int(code_steps + 40), get_int(code_steps + 48),
-            get_int(code_steps + 56), get_int(code_steps + 64),
+            args.taps, args.cols, args.plane_rows, code.by_cols, code.by_rows, code.kernel_cols, code.kernel_rows, code.dilation,
+            code.row_dilation, code.code_step, code.row_step, code.plane_step,
         )  # fmt: skip
+        cols, channels, span = args.source_cols, args.channels, args.span
+        many = WINNER == 1 and args.many
         batch = max(1, span // cols)  # rows taken together, so that places are read long after they are written
         i = i0
         while i < i1:
-            r, count = get_int(need_row + 8 * i), 1
-            while count < batch and i + count < i1 and get_int(need_row + 8 * (i + count)) == r + count:
+            r, count = get_int(args.need_row + 8 * i), 1
+            while count < batch and i + count < i1 and get_int(args.need_row + 8 * (i + count)) == r + count:
                 count += 1
             i += count
-            limit = get_int(row_base + 8 * (r + count - 1)) - start + reach
+            limit = get_int(args.row_base + 8 * (r + count - 1)) - start + args.reach
             if zeroed < min(limit, size):  # rows of another plane may lie before the block: then the limit is negative
                 upto = min(limit + AHEAD, size)
                 fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
                 zeroed = upto
             for col in range(0, cols, span):  # one step, where there are several rows
                 at, length = col * channels, min(span, cols - col) * channels
-                cell = col_cell + col * stride
                 values = dy + (r * cols * channels + at) * SIZE
                 for b in range(count):
-                    first = get_int(row_base + 8 * (r + b)) - start + col_first + col * col_step
-                    winners = codes + ((r + b) * code_step + at) * WINNER
-                    row_cell = get_int(row_cells + 8 * (r + b)) if checks_rows else 0
-                    if WINNER == 1 and many:
-                        target = places + 4 * b * length
+                    first = get_int(args.row_base + 8 * (r + b)) - start + args.col_first + col * args.col_step
+                    winners = codes + ((r + b) * code_pitch + at) * WINNER
+                    row_cell = get_int(args.row_cells + 8 * (r + b)) if checks_rows else 0
+                    if many:
+                        target, cell = places + 4 * b * length, args.col_cell + col * args.stride
                         for j in range(0, length, MANY):
-                            where = (
-                                target + 4 * j,
-                                winners + j,
-                                length - j,
-                                firsts + 4 * j,
-                                first,
-                                cells + 4 * j,
-                                cell,
-                                row_cell,
-                            )
-                            if row_cells:
-                                many_places_in_rows(*where, steps, zeroed)
-                            else:
-                                many_places(*where, steps, zeroed)
-                    else:  # one by one: a place may need more than 32 bits
-                        for k in range(length):
-                            tap = min(get_winner(winners + k * WINNER), taps)
-                            place = first + get_int32(firsts + 4 * k) + get_int(tap_at + 8 * tap)
-                            col_inside = within(cell + get_int32(cells + 4 * k) + get_int(tap_cell + 8 * tap), in_cols)
-                            row_inside = not checks_rows or within(row_cell + get_int(tap_row + 8 * tap), in_rows)
-                            if col_inside and row_inside and within(place, zeroed):
-                                spot = out + place * WIDE
-                                put_wide(spot, get_wide(spot) + get(values + (b * length + k) * SIZE))
-                if WINNER == 1 and many:
+                            many_places(
+                                target + 4 * j, winners + j, length - j, args.firsts + 4 * j, first, args.cells + 4 * j, cell,
+                                row_cell, steps, zeroed,
+                            )  # fmt: skip
+                    else:
+                        one_by_one(args, out, zeroed, values + b * length * SIZE, winners, length, first, col, row_cell)
+                if many:
                     for k in range(count * length):
                         place = get_int32(places + 4 * k)
                         if place >= 0:
@@ -124,44 +123,38 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def max_grad(args: ScatterMaxGrad, piece, scratch):
         in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
+        places = scratch + args.places_start
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
             target = args.dx + (image * args.rows + first) * in_row * SIZE
-            out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
-            at = image * args.source_rows * out_row
-            passed = (
-                args.dy + at * SIZE, args.winners + at * WINNER, out, zeroed, size, first * in_row,
-                args.need_row, get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8), args.row_base, args.source_cols, args.channels,
-                args.col_first, args.col_step, args.col_cell, args.stride, args.taps, args.tap_at, args.tap_cell, args.tap_row, args.row_cells, args.cols, args.plane_rows, args.span, args.firsts,
-                args.cells, args.reach, args.many, args.code_steps, scratch + args.places_start, out_row,
-            )  # fmt: skip
-            zeroed = scatter_rows_of_planes(*passed) if args.row_cells else scatter_rows(*passed)
+            out, size, at = target if SIZE == WIDE else scratch, (last - first) * in_row, image * args.source_rows * out_row
+            dy, winners = args.dy + at * SIZE, args.winners + at * WINNER
+            i0, i1 = get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)
+            if args.row_cells:
+                zeroed = scatter_rows_of_planes(args, dy, winners, out_row, out, 0, size, first * in_row, i0, i1, places)
+            else:
+                zeroed = scatter_rows(args, dy, winners, out_row, out, 0, size, first * in_row, i0, i1, places)
             finish(target, out, zeroed, size)
 
     def max_grad_from_x(args: ScatterMaxGradFromX, piece, scratch):
-        """The winners of each output row that a block of input rows needs are found again, then scattered.
-
-        find: a compiled forward kernel whose pieces are single rows; find_block: its arguments, of which each thread has a copy.
-        """
+        """The winners of each output row that a block of input rows needs are found again, then scattered."""
         in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
-        codes, arguments = scratch + args.code_start, scratch + args.find_start
+        codes, arguments, places = scratch + args.code_start, scratch + args.find_start, scratch + args.places_start
         copy_bytes(arguments, args.find_block, 8 * args.find_words)
-        put_int(arguments + 8 * args.x_word, args.x)
+        find = forward_at(arguments, 0)
+        find.x = args.x
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
             target = args.dx + (image * args.rows + first) * in_row * SIZE
             out, size, zeroed = target if SIZE == WIDE else scratch, (last - first) * in_row, 0
+            dy = args.dy + image * args.source_rows * out_row * SIZE
             for i in range(get_int(args.need_ptr + 8 * b), get_int(args.need_ptr + 8 * b + 8)):
                 row = image * args.source_rows + get_int(args.need_row + 8 * i)
-                put_int(arguments + 8 * args.winners_word, codes - row * out_row * WINNER)
+                find.winners = codes - row * out_row * WINNER
                 call_piece(args.find, arguments, row, arguments + 8 * args.find_words)
-                zeroed = scatter_rows(
-                    args.dy + image * args.source_rows * out_row * SIZE, codes, out, zeroed, size, first * in_row, args.need_row, i, i + 1,
-                    args.row_base, args.source_cols, args.channels, args.col_first, args.col_step, args.col_cell, args.stride,
-                    args.taps, args.tap_at, args.tap_cell, 0, 0, args.cols, 0, args.span, args.firsts, args.cells, args.reach, args.many, args.code_steps, scratch + args.places_start, 0,
-                )  # fmt: skip
+                zeroed = scatter_rows(args, dy, codes, 0, out, zeroed, size, first * in_row, i, i + 1, places)
             finish(target, out, zeroed, size)
 
     def max_grad_from_indices(args: ScatterMaxGradFromIndices, piece, scratch):

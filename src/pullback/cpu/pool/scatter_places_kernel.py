@@ -8,11 +8,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.pool.records import MANY, NOWHERE
 from pullback.cpu.simd.masked_memory import masked_load
 from pullback.cpu.simd.vectors import I8, I32, pointer, some_lanes, splat_lanes
-
-MANY = 16
-NOWHERE = -1
 
 
 def make_many_places(checks_rows: bool) -> Any:
@@ -26,7 +24,7 @@ def make_many_places(checks_rows: bool) -> Any:
         """Write the places of n neighbours (at most MANY) as int32s; up to MANY of them are written.
 
         codes: winners of one byte. firsts: where each window begins, from `base` on; cells: its column, from `cell` on (both
-        int32); row_cell: its row. steps: the taps, columns and rows, then what makes a code a place (see _code_steps of the plan).
+        int32); row_cell: its row. steps: the taps, columns and rows, then the fields of CodeSteps.
         """
         numbers = ir.VectorType(I32, MANY)
 
@@ -40,19 +38,8 @@ def make_many_places(checks_rows: bool) -> Any:
                 return builder.load(pointer(builder, address, numbers), align=4)
 
             (
-                taps,
-                cols,
-                rows,
-                by_cols,
-                by_rows,
-                kernel_cols,
-                kernel_rows,
-                dilation,
-                row_dilation,
-                code_step,
-                row_step,
-                plane_step,
-            ) = (splat(builder.extract_value(steps, i)) for i in range(12))
+                taps, cols, rows, by_cols, by_rows, kernel_cols, kernel_rows, dilation, row_dilation, code_step, row_step, plane_step,
+            ) = (splat(builder.extract_value(steps, i)) for i in range(12))  # fmt: skip
             code = builder.zext(masked_load(builder, code_at, ir.VectorType(I8, MANY), some_lanes(builder, n, MANY)), numbers)
             sixteen = ir.Constant(numbers, [16] * MANY)
             row = builder.lshr(builder.mul(code, by_cols), sixteen)  # code // columns of the window, by a reciprocal

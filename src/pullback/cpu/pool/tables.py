@@ -14,22 +14,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pullback.cpu.engine.sizes import LINE, round_up
+from pullback.cpu.pool.records import Axis, Line, LineKind, LineRow, LineTable, Reader, ReaderSteps
 from pullback.window import Readers, Window
 
 Ints = npt.NDArray[np.int64]
 
 
 def axis_table(window: Window) -> Ints:
-    """Outputs, cells, taps, stride, dilation and first cell of each axis of a three-axis window: see kernels/pool_windows.py."""
-    first = tuple(-pad for pad in window.pad_low)
-    parts = (window.output_size, window.input_size, window.kernel, window.stride, window.dilation, first)
-    return np.array(parts, np.int64).T.ravel()
+    """An Axis for each axis of a three-axis window."""
+    return Axis.columns(
+        outputs=window.output_size, cells=window.input_size, taps=window.kernel, stride=window.stride, dilation=window.dilation,
+        first=[-pad for pad in window.pad_low],
+    )  # fmt: skip
 
 
 def reader_table(readers: Readers) -> Ints:
-    """The steps of output and tap from one reader to the next, then first output, first tap and count for each cell."""
-    rows = np.stack([readers.first, readers.first_tap, readers.count], axis=1)
-    return np.concatenate([np.array([readers.step, readers.tap_step], np.int64), rows.ravel()])
+    """ReaderSteps, and a Reader for each cell."""
+    steps = ReaderSteps.pack({"output": readers.step, "tap": readers.tap_step})
+    return np.concatenate([steps, Reader.columns(first=readers.first, tap=readers.first_tap, count=readers.count).ravel()])
 
 
 def sources(window: Window, axis: int, forward: bool) -> Readers:
@@ -42,36 +45,33 @@ def sources(window: Window, axis: int, forward: bool) -> Readers:
 
 
 def line_table(window: Window, forward: bool) -> tuple[Ints, int]:
-    """The lines that each target row of a three-axis window takes, and how many a row has at the most.
-
-    The steps of lines and of taps from plane to plane and from row to row; how many kinds of rows there are; planes, rows in each
-    and first tap of each kind; first line and kind of each row.
-    """
+    """The LineTable of the target rows of a three-axis window with what follows it; how many lines a row has at the most."""
     planes, lines = sources(window, 0, forward), sources(window, 1, forward)
     _, kernel_rows, kernel_cols = window.kernel
     size = (window.input_size if forward else window.output_size)[1]
     (plane_kinds, plane_kind), (row_kinds, row_kind) = (
         np.unique(np.stack([axis.count, axis.first_tap], axis=1), axis=0, return_inverse=True) for axis in (planes, lines)
     )
-    kinds = np.empty((len(plane_kinds), len(row_kinds), 3), np.int64)
-    kinds[..., 0], kinds[..., 1] = plane_kinds[:, :1], row_kinds[:, 0]
-    kinds[..., 2] = (plane_kinds[:, 1:] * kernel_rows + row_kinds[:, 1]) * kernel_cols
-    rows = np.empty((len(planes.first), len(lines.first), 2), np.int64)
-    rows[..., 0] = planes.first[:, None] * size + lines.first
-    rows[..., 1] = plane_kind.reshape(-1, 1) * len(row_kinds) + row_kind.ravel()
-    steps = (planes.step * size, lines.step, planes.tap_step * kernel_rows * kernel_cols, lines.tap_step * kernel_cols)
-    head = np.array([*steps, len(plane_kinds) * len(row_kinds)], np.int64)
+    head = LineTable.pack({
+        "plane_step": planes.step * size, "row_step": lines.step, "plane_tap": planes.tap_step * kernel_rows * kernel_cols,
+        "row_tap": lines.tap_step * kernel_cols, "kinds": len(plane_kinds) * len(row_kinds),
+    })  # fmt: skip
+    each = np.broadcast_arrays(
+        plane_kinds[:, :1], row_kinds[:, 0], (plane_kinds[:, 1:] * kernel_rows + row_kinds[:, 1]) * kernel_cols
+    )
+    kinds = LineKind.columns(planes=each[0], rows=each[1], tap=each[2])
+    rows = LineRow.columns(
+        line=planes.first[:, None] * size + lines.first,
+        kind=plane_kind.reshape(-1, 1) * len(row_kinds) + row_kind.ravel(),
+    )
     return np.concatenate([head, kinds.ravel(), rows.ravel()]), int(planes.count.max() * lines.count.max())
 
 
 def lines_in_scratch(window: Window, forward: bool, scratch: int) -> tuple[dict[str, Any], int]:
     """Arguments of kernels that go by lines, which they write behind what is used of scratch, and its new end."""
     table, most = line_table(window, forward)
-    start = -(-scratch // 64) * 64
-    return {"line_table": table, "lines_start": start}, start + LINE_BYTES * most
-
-
-LINE_BYTES = 24  # of an entry of the lines that kernels write
+    start = round_up(scratch, LINE)
+    return {"line_table": table, "lines_start": start}, start + Line.BYTES * most
 
 
 def same_divisor(divisor: Ints, readers: Readers) -> Ints:

@@ -24,9 +24,9 @@ ADDRESS = "_at"
 class RecordType(types.Type):
     """Numba type of the address of a record."""
 
-    def __init__(self, record: type[Record]) -> None:
-        self.record = record
-        super().__init__(name=f"Record({record.__module__}.{record.__name__})")
+    def __init__(self, record: type[Record], changes: bool) -> None:
+        self.record, self.changes = record, changes
+        super().__init__(name=f"Record({record.__module__}.{record.__name__}, {changes})")
 
     def field(self, name: str) -> tuple[int, str]:
         """Where a field lies, and its kind; the address of a field has the kind "address"."""
@@ -63,7 +63,7 @@ def _read(context: Any, builder: Any, record: RecordType, address: Any, name: st
     if kind == "address":
         return place
     load = builder.load(pointer(builder, place, F64 if kind == "float" else I64), align=WORD)
-    if not record.record.changes:
+    if not record.changes:
         load.set_metadata("invariant.load", builder.module.add_metadata([]))
     return load
 
@@ -76,9 +76,9 @@ def _write(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
     builder.store(value, pointer(builder, place, value.type), align=WORD)
 
 
-def records_at(record: type[Record]) -> Any:
-    """at(address, number): record `number` of those that begin at an address."""
-    kind = RecordType(record)
+def records_at(record: type[Record], changes: bool | None = None) -> Any:
+    """at(address, number): record `number` of those that begin at an address. changes: whether its words are written meanwhile."""
+    kind = RecordType(record, record.changes if changes is None else changes)
 
     @intrinsic
     def at(context: Any, address: Any, number: Any) -> Any:

@@ -11,17 +11,7 @@ import numpy as np
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan
-from pullback.cpu.pool.common import CHANNELS, PHASES, SCATTER, WHOLE
-from pullback.cpu.pool.forward import forward_plan
-from pullback.cpu.pool.gradient import (
-    avg_phases_plan,
-    avg_plan,
-    gather_plan,
-    indices_plan,
-    phases_plan,
-    scatter_plan,
-    whole_plan,
-)
+from pullback.cpu.pool import phases, scatter
 from pullback.problem import IndexProblem, Problem
 from pullback.reference import pool as reference
 from pullback.reference.pool_tangent import take
@@ -29,20 +19,10 @@ from pullback.registry import dispatch
 from pullback.rules import Array
 
 INDEX = np.dtype(np.int64)
-WINNER_PLANS: dict[str, Callable[[Problem], Plan]] = {
-    WHOLE: lambda problem: whole_plan(problem, "max_grad"),
-    CHANNELS: gather_plan,
-    PHASES: phases_plan,
-    SCATTER: lambda problem: scatter_plan(problem, SCATTER),
-}
-AVERAGE_PLANS: dict[str, Callable[[Problem], Plan]] = {
-    WHOLE: lambda problem: whole_plan(problem, "avg_grad"),
-    CHANNELS: avg_plan,
-    PHASES: avg_phases_plan,
-}
+MakePlan = Callable[[Problem], Plan]
 
 
-def max_pool(module: str, problem: Problem, x: Array) -> Any:
+def max_pool(make_plan: MakePlan, problem: Problem, x: Array) -> Any:
     x = np.ascontiguousarray(x)
     y = new_array(problem.output_shape, problem.dtype)
     addresses = {"x": address_of(x), "y": address_of(y)}
@@ -53,15 +33,14 @@ def max_pool(module: str, problem: Problem, x: Array) -> Any:
     elif problem.return_indices:
         more = new_array(problem.output_shape, INDEX)
         addresses["indices"] = address_of(more)
-    forward_plan(problem, module).run(**addresses)
+    make_plan(problem).run(**addresses)
     return y if more is None else (y, more)
 
 
-def max_pool_grad(module: str, problem: Problem, dy: Array, x: Array) -> Array:
+def max_pool_grad(make_plan: MakePlan, problem: Problem, dy: Array, x: Array) -> Array:
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     dx = new_array(problem.input_shape, problem.dtype)
-    plan = whole_plan(problem, "max_grad_from_x") if module == WHOLE else scatter_plan(problem, module)
-    plan.run(dy=address_of(dy), x=address_of(x), dx=address_of(dx))
+    make_plan(problem).run(dy=address_of(dy), x=address_of(x), dx=address_of(dx))
     return dx
 
 
@@ -70,18 +49,21 @@ def max_pool_jvp(problem: Problem, t: Array, x: Array) -> Array:
     return take(t, indices)
 
 
-def max_pool_grad_from_winners(module: str, problem: Problem, dy: Array, winners: Array) -> Array:
+def max_pool_grad_from_winners(make_plan: MakePlan, problem: Problem, dy: Array, winners: Array) -> Array:
     dy, winners = np.ascontiguousarray(dy), np.ascontiguousarray(winners)
     dx = new_array(problem.input_shape, problem.dtype)
-    plan = WINNER_PLANS[module](problem)
+    make_plan(problem).run(dy=address_of(dy), winners=address_of(winners), dx=address_of(dx))
+    return dx
+
+
+def max_pool_grad_by_phases(problem: Problem, dy: Array, winners: Array) -> Array:
+    """max_pool_grad_from_winners; redone by scatter where a winner is one that no forward has found."""
+    dy, winners = np.ascontiguousarray(dy), np.ascontiguousarray(winners)
+    dx, faults = new_array(problem.input_shape, problem.dtype), np.zeros(1, np.int64)
     addresses = {"dy": address_of(dy), "winners": address_of(winners), "dx": address_of(dx)}
-    if module != PHASES:
-        plan.run(**addresses)
-        return dx
-    faults = np.zeros(1, np.int64)
-    plan.run(**addresses, faults=address_of(faults))
-    if faults[0]:  # a winner that no forward has found, which this kernel would credit to a wrong cell
-        WINNER_PLANS[SCATTER](problem).run(**addresses)
+    phases.max_grad_plan(problem).run(**addresses, faults=address_of(faults))
+    if faults[0]:  # it would be credited to a wrong cell
+        scatter.max_grad_plan(problem).run(**addresses)
     return dx
 
 
@@ -89,22 +71,22 @@ def max_pool_grad_from_indices(problem: IndexProblem, dy: Array, indices: Array)
     dy, flat = np.ascontiguousarray(dy), np.ascontiguousarray(indices)
     dx = new_array(problem.input_shape, problem.dtype)
     faults = np.zeros(1, np.int64)
-    indices_plan(problem).run(dy=address_of(dy), indices=address_of(flat), dx=address_of(dx), faults=address_of(faults))
+    plan = scatter.indices_plan(problem)
+    plan.run(dy=address_of(dy), indices=address_of(flat), dx=address_of(dx), faults=address_of(faults))
     if faults[0]:  # an index beyond its image: a right answer still, or an error, which the reference tells apart
         return reference.max_pool_grad_from_indices(problem, dy, indices)
     return dx
 
 
-def avg_pool(module: str, problem: Problem, x: Array) -> Array:
+def avg_pool(make_plan: MakePlan, problem: Problem, x: Array) -> Array:
     x = np.ascontiguousarray(x)
     y = new_array(problem.output_shape, problem.dtype)
-    forward_plan(problem, module).run(x=address_of(x), y=address_of(y))
+    make_plan(problem).run(x=address_of(x), y=address_of(y))
     return y
 
 
-def avg_pool_grad(module: str, problem: Problem, dy: Array) -> Array:
+def avg_pool_grad(make_plan: MakePlan, problem: Problem, dy: Array) -> Array:
     dy = np.ascontiguousarray(dy)
     dx = new_array(problem.input_shape, problem.dtype)
-    plan = AVERAGE_PLANS[module](problem)
-    plan.run(dy=address_of(dy), dx=address_of(dx))
+    make_plan(problem).run(dy=address_of(dy), dx=address_of(dx))
     return dx

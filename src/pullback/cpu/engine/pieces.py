@@ -1,0 +1,24 @@
+"""How plans cut work: pieces worth claiming, stores past the cache, slack around what lies in scratch."""
+
+from __future__ import annotations
+
+from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.sizes import ceil_div
+
+PIECE_BYTES = 48 << 10  # bytes moved by a piece: it stays in the second-level cache with room to spare
+
+
+def grouped(units: int, moved: int) -> tuple[int, int]:
+    """(units per piece, pieces): pieces of about PIECE_BYTES, so that claiming them costs nothing."""
+    group = max(1, min(units, units * PIECE_BYTES // max(1, moved)))
+    return group, ceil_div(units, group)
+
+
+def streams(total_bytes: int) -> bool:
+    """Whether an output is so large that non-temporal stores should write it past the cache."""
+    return total_bytes > machine().l3_bytes // 2
+
+
+def slack() -> int:
+    """Bytes that a kernel may read and write past the rows it keeps in scratch."""
+    return 4 * machine().vector_bytes

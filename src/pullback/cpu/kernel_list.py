@@ -1,0 +1,96 @@
+"""Every kernel of the cpu backend: one table per op, tried from top to bottom. The first that can and pays runs.
+
+`can` says why a kernel cannot run a problem, `pays` why the next ones would be quicker, `run` runs it. `pullback.kernel(name)` obeys
+`can` alone. A note says what happens otherwise for some data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from pullback.cpu import crop
+from pullback.cpu.conv import ops as conv
+from pullback.cpu.depthwise import ops as depthwise
+from pullback.cpu.pool import channels, gather, phases, planes, rows, run, scatter, whole
+from pullback.cpu.refusals import ordinary
+from pullback.cpu.winograd import ops as winograd
+from pullback.registry import CPU, Accepts, add_kernel
+
+FALSE_WINNERS = "winners that no forward has found are seen, and the call is redone by scatter"
+FAR_INDICES = "an index beyond its own image sends the call to the reference, which tells errors from right ones"
+
+
+class Row(NamedTuple):
+    """A kernel in the table of an op."""
+
+    name: str
+    can: Accepts
+    pays: Accepts | None
+    run: Callable[..., Any]
+    note: str = ""
+    error: float = 0.0
+    aliases: tuple[str, ...] = ()
+
+
+def _from_x(finder: str) -> Callable[..., Any]:
+    return partial(run.max_pool_grad, partial(scatter.max_grad_from_x_plan, finder=finder))
+
+
+CROP = Row("crop", crop.can, None, crop.run)
+
+TABLES: dict[str, tuple[Row, ...]] = {
+    "max_pool": (
+        CROP,
+        Row("whole", whole.can, None, partial(run.max_pool, whole.forward_plan)),
+        Row("channels", channels.can, channels.pays, partial(run.max_pool, channels.forward_plan)),
+        Row("rows", rows.can, None, partial(run.max_pool, rows.forward_plan)),
+        Row("planes", planes.can, None, partial(run.max_pool, planes.forward_plan)),
+    ),
+    "max_pool_grad": (
+        CROP,
+        Row("whole", whole.can, None, partial(run.max_pool_grad, whole.max_grad_from_x_plan)),
+        Row("channels", channels.can, channels.pays, _from_x("channels")),
+        Row("rows", rows.can, None, _from_x("rows")),
+        Row("planes", planes.can, None, _from_x("planes")),
+    ),
+    "max_pool_grad_from_winners": (
+        CROP,
+        Row("whole", whole.can, None, partial(run.max_pool_grad_from_winners, whole.max_grad_plan)),
+        Row("gather", gather.can, gather.pays, partial(run.max_pool_grad_from_winners, gather.max_grad_plan)),
+        Row("phases", phases.can, phases.pays, run.max_pool_grad_by_phases, FALSE_WINNERS),
+        Row("scatter", scatter.can, None, partial(run.max_pool_grad_from_winners, scatter.max_grad_plan)),
+    ),
+    "max_pool_grad_from_indices": (
+        Row("scatter", scatter.can_from_indices, None, run.max_pool_grad_from_indices, FAR_INDICES),
+    ),
+    "max_pool_jvp": (CROP, Row("take", ordinary, None, run.max_pool_jvp)),
+    "avg_pool": (
+        CROP,
+        Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
+        Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),
+        Row("planes", planes.can, None, partial(run.avg_pool, planes.forward_plan)),
+    ),
+    "avg_pool_grad": (
+        CROP,
+        Row("whole", whole.can, None, partial(run.avg_pool_grad, whole.avg_grad_plan)),
+        Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
+        Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
+    ),
+}
+
+
+def register() -> None:
+    """Put all of them on the lists of the registry."""
+    for op, table in TABLES.items():
+        for row in table:
+            add_kernel(
+                op, CPU, row.name, row.can, row.run, pays=row.pays, note=row.note, error=row.error, aliases=row.aliases
+            )  # fmt: skip
+    for op in ("conv", "conv_grad_input", "conv_grad_filter"):
+        add_kernel(op, CPU, "crop", crop.can, crop.run)
+    depthwise.register()
+    winograd.register()
+    conv.register()

@@ -1,0 +1,79 @@
+"""Plans of pooling with vectors of channels (channels_last): max_pool, avg_pool and avg_pool_grad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import streams
+from pullback.cpu.engine.plan import Plan, make_plan
+from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import ceil_div, sum_bytes
+from pullback.cpu.pool.common import Shape, divisors, lanes_at_once, row_block, shape_of, simplified, variant
+from pullback.cpu.pool.forward import blocked, forward_fields, winner_row_bytes
+from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
+from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, reader_table, same_divisor
+from pullback.cpu.refusals import ordinary
+from pullback.problem import Problem
+
+
+def can(problem: Problem) -> str | None:
+    if problem.layout != "channels_last":
+        return "its vectors run over channels, which do not lie side by side in channels_first"
+    return ordinary(problem)
+
+
+def pays(problem: Problem) -> str | None:
+    lanes = machine().vector_bytes // sum_bytes(problem.dtype)
+    if problem.channels_in < lanes:
+        return f"its vectors run over channels, and {problem.channels_in} do not fill one of {lanes}"
+    return None
+
+
+@planned
+def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
+    """max_pool or avg_pool; by_rows: each piece is one output row."""
+    problem = simplified(problem)
+    shape, is_max = shape_of(problem), problem.winner is not None
+    blocks, pieces = blocked(shape, by_rows)
+    fields, scratch = forward_fields(problem, shape, winner_row_bytes(problem, shape), wide_divisors=False)
+    record = ChannelsMaxForward if is_max else ChannelsAvgForward
+    compiled = variant(problem, "channels", "max_forward" if is_max else "avg_forward", finds_winners=is_max)
+    return make_plan(compiled, record, pieces, scratch, shape.moved_bytes, fields | blocks | {"channels": shape.channels})
+
+
+def input_rows(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
+    """The fields of InputRows, pieces and scratch of a gradient that takes all input rows as one list."""
+    window = in_three(problem.window)
+    total = shape.in_rows * shape.images
+    block = row_block(total, shape.in_row * shape.size)
+    past_cache = streams(shape.input_bytes)
+    whole = shape.channels % lanes_at_once(shape.wide) == 0  # then no store is masked, and each can pass the cache by itself
+    stage = block * shape.in_row * shape.size if past_cache and not whole else 0
+    lines, scratch = lines_in_scratch(window, False, stage)
+    given = lines | {
+        "dy": None, "dx": None, "block": block, "images": shape.images, "rows": shape.in_rows, "channels": shape.channels,
+        "stage": stage, "streams": int(past_cache and whole), "axes": axis_table(window),
+        "col_readers": reader_table(window.readers(2)),
+    }  # fmt: skip
+    return given, ceil_div(total, block), scratch
+
+
+@planned
+def avg_grad_plan(problem: Problem) -> Plan:
+    problem = simplified(problem)
+    shape, window, rule = shape_of(problem), in_three(problem.window), problem.divisor
+    assert rule is not None
+    row_div, col_div = divisors(problem)
+    depth_same, row_same, col_same = (
+        same_divisor(np.maximum(window.axis_divisor(axis, rule), 1), window.readers(axis)) for axis in range(3)
+    )
+    given, pieces, scratch = input_rows(problem, shape)
+    given |= {
+        "row_div": row_div, "col_div": col_div, "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
+    }  # fmt: skip
+    return make_plan(
+        variant(problem, "channels", "avg_grad"), ChannelsAvgGrad, pieces, scratch, shape.moved_bytes, given
+    )  # fmt: skip
