@@ -1,4 +1,4 @@
-"""The filter of a convolution packed into panels: for each block of produced channels, one row of vectors per summed term.
+"""The filter of a convolution packed into panels: for each block of output channels, one row of vectors per summed term.
 
 Panel rows are in the order in which the tiles consume them (a table of the plan says where each filter element goes), the last
 vector is filled up with zeros. A filter that holds infinities or NaN is reported, because padding made of zeros would turn them
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.conv.records import PackPack
+from pullback.cpu.conv.records import Pack
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, get_int, inline, invert, put_int
@@ -29,15 +29,11 @@ def build(lanes: Any) -> dict[str, Any]:
             sums = sums + load_wide(panel + j * WIDE, V) * zero
         return any_lane(invert(equal(sums, zero)))
 
-    def pack(args: PackPack, piece, scratch):
-        """One panel. The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
-
-        run_row = 0: a run holds the terms of one produced channel (the next channel is n_bytes on), and is transposed. Else a run
-        is one term of all produced channels, side by side.
-        """
+    def pack(args: Pack, piece, scratch):
+        """One panel."""
         group, n0 = piece // args.blocks, piece % args.blocks * args.block
-        width, n = min(args.block, args.n_padded - n0), min(args.block, args.n_count - n0)
-        panel = args.packed + (group * args.n_padded + n0) * args.terms * WIDE
+        width, n = min(args.block, args.padded_channels - n0), min(args.block, args.out_channels - n0)
+        panel = args.packed + (group * args.padded_channels + n0) * args.terms * WIDE
         source = args.filter + group * args.group_bytes + n0 * args.n_bytes
         row_bytes = width * WIDE
         if args.run_row:
@@ -55,7 +51,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 at = args.place + 8 * run * args.run_length
                 j = 0
                 while j < args.run_length:
-                    # The longest stretch of terms that lie at even distances in the panel is turned at once.
+                    # The longest run of terms that lie at even distances in the panel is transposed at once.
                     first = get_int(at + 8 * j)
                     step = get_int(at + 8 * j + 8) - first if j + 1 < args.run_length else 1
                     k = j + 1

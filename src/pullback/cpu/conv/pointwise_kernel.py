@@ -1,7 +1,7 @@
 """Windows of one cell in channels_first: a matrix product whose vectors run over cells, so that nothing is transposed.
 
-A block of cells of all summed channels is copied into scratch, in panels of two vectors; each tile makes some produced channels of
-a panel straight into the target. The next block of the piece is asked for meanwhile, a few lines at each stretch of terms.
+A block of cells of all summed channels is copied into scratch, in panels of two vectors; each tile makes some output channels of a
+panel straight into the target. The next block of the piece is prefetched meanwhile, a few lines at each k-block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.simd.native import fence
-from pullback.cpu.simd.register_tiles import FRESH, STREAMED, make_asking_tiles, tile_size
+from pullback.cpu.simd.register_tiles import FRESH, STREAMED, make_tiles, tile_size
 from pullback.cpu.simd.vectors import outline, stay_outline
 
 
@@ -19,7 +19,7 @@ def build(lanes: Any) -> dict[str, Any]:
     pair = lanes.times(2)
     load, load_some, store = pair.load, pair.load_some, pair.store_wide
     ROWS = tile_size(lanes, 2)
-    tiles = make_asking_tiles(lanes, ROWS, 2)
+    tiles = make_tiles(lanes, ROWS, 2)
 
     @outline
     def copy_block(source, channel, channels, cells, block, panel_bytes):
@@ -45,24 +45,24 @@ def build(lanes: Any) -> dict[str, Any]:
         for begin in range(first, last, args.block_cells):
             count = min(args.block_cells, last - begin)
             copy_block(x + begin * SIZE, args.source_channel, args.channels, count, scratch, panel_bytes)
-            ahead, asked = x + (begin + args.block_cells) * SIZE, args.ahead_table
-            each = args.lines if begin + args.block_cells < last else 0
-            for n0 in range(0, args.n_count, 2 * V):
-                some = min(2 * V, args.n_count - n0)
+            ahead, ahead_at = x + (begin + args.block_cells) * SIZE, args.prefetch_table
+            lines = args.prefetch_lines if begin + args.block_cells < last else 0
+            for n0 in range(0, args.out_channels, 2 * V):
+                some = min(2 * V, args.out_channels - n0)
                 step, table = (2 * V * SIZE, args.wide_table) if some > V else (V * SIZE, args.narrow_table)
-                a = args.packed + (group * args.n_padded + n0) * args.channels * SIZE
+                weights = args.packed + (group * args.padded_channels + n0) * args.channels * SIZE
                 parts = (some + ROWS - 1) // ROWS
                 r = 0
                 for p in range(parts):
                     rows = some // parts + (1 if p < some % parts else 0)
                     for j in range(0, count, 2 * V):
                         n = min(2 * V, count - j)
-                        tiles(
-                            rows, a + r * SIZE, table, args.stretches, args.stretch, SIZE, step, scratch + j // (2 * V) * panel_bytes, 0, 0,
-                            2 * V * SIZE, y + (n0 + r) * args.target_channel + (begin + j) * SIZE, args.target_channel, n,
-                            STREAMED if args.stream and n == 2 * V else FRESH, ahead, asked, each,
-                        )  # fmt: skip
-                        asked += 8 * args.stretches * each
+                        a = (weights + r * SIZE, table, SIZE, step)
+                        b = (scratch + j // (2 * V) * panel_bytes, 0, 0, 2 * V * SIZE)
+                        how = STREAMED if args.stream and n == 2 * V else FRESH
+                        c = (y + (n0 + r) * args.target_channel + (begin + j) * SIZE, args.target_channel, n, how)
+                        tiles(rows, a, b, c, (args.k_blocks, args.k_block), (ahead, ahead_at, lines))
+                        ahead_at += 8 * args.k_blocks * lines
                     r += rows
         if args.stream:
             fence()

@@ -1,4 +1,4 @@
-"""A block of the source of a convolution in scratch: padded with zeros, its cells at even distances, channels side by side."""
+"""Rows of the source of a convolution packed into scratch with their halo: cells at even distances, channels side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import outline, stay_outline
 
 
-def make_area(lanes: Any, *, first: bool) -> Any:
+def make_pack_row(lanes: Any, *, first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`first`)."""
     SIZE, WIDE = lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
@@ -18,12 +18,13 @@ def make_area(lanes: Any, *, first: bool) -> Any:
     transpose = make_transpose(lanes, widen=True)
 
     @outline
-    def pack_row(source, channel_bytes, cell_bytes, width, cell0, grid, places, channels, target, place_bytes):
+    def pack_row(source, pitches, width, cell0, grid, places, channels, target):
         """Cells cell0, cell0 + grid, ... of one row of a source into `places` places; cells outside 0 .. width-1 are zeros.
 
-        `channel_bytes` lie between channels of a cell, `cell_bytes` between cells: one of them is the size of an element.
+        pitches: bytes between channels of a cell, between cells (one of them is the size of an element), between places.
         """
         stay_outline()
+        channel_bytes, cell_bytes, place_bytes = pitches
         begin = min(places, max(0, (grid - 1 - cell0) // grid))
         end = max(begin, min(places, (width - cell0 + grid - 1) // grid))
         fill_zero(target, begin * place_bytes)

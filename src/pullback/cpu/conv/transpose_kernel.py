@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.conv.records import TransposeTranspose
+from pullback.cpu.conv.records import TRANSPOSED_ROWS, Transpose
 from pullback.cpu.simd.transpose import make_transpose
-
-BAND = 64  # rows of a piece, and columns taken at a time: whole lines on both sides, few enough rows for the TLB
 
 
 def build(lanes: Any) -> dict[str, Any]:
-    SIZE = lanes.size
-    turn = make_transpose(lanes, widen=True)
+    SIZE, BAND = lanes.size, TRANSPOSED_ROWS
+    transpose_block = make_transpose(lanes, widen=True)
 
-    def transpose(args: TransposeTranspose, piece, scratch):
-        """`bands` pieces to a matrix."""
-        source, target = args.source, args.target
-        matrix, first = piece // args.bands * args.rows * args.cols * SIZE, piece % args.bands * BAND
-        source, target = source + matrix, target + matrix
-        count = min(BAND, args.rows - first)
-        for at in range(0, args.cols, BAND):
-            turn(
-                source + (first * args.cols + at) * SIZE, args.cols * SIZE, target + (at * args.rows + first) * SIZE, args.rows * SIZE,
-                count, min(BAND, args.cols - at),
-            )  # fmt: skip
+    def transpose(args: Transpose, piece, scratch):
+        rows, cols = args.rows, args.cols
+        matrix, first = piece // args.bands * rows * cols * SIZE, piece % args.bands * BAND
+        source, target = args.source + matrix, args.target + matrix
+        for at in range(0, cols, BAND):
+            from_, to = source + (first * cols + at) * SIZE, target + (at * rows + first) * SIZE
+            transpose_block(from_, cols * SIZE, to, rows * SIZE, min(BAND, rows - first), min(BAND, cols - at))
 
     return {"transpose": transpose}

@@ -22,3 +22,9 @@ def round_up(a: int, b: int) -> int:
 def sum_bytes(dtype: np.dtype[Any]) -> int:
     """Bytes of an element in the type that sums are made in: float32, or float64 for float64."""
     return 8 if dtype.name == "float64" else 4
+
+
+def tile_rows(vector_bytes: int, vectors: int = 2) -> int:
+    """The most rows of a register tile `vectors` wide: its sums, one row of B and a broadcast share 16 registers (AVX-512: 32)."""
+    registers = 32 if vector_bytes == 64 else 16
+    return max(1, min(14, (registers - vectors - 1) // vectors))

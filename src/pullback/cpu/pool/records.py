@@ -200,11 +200,12 @@ class PhasesAvgGrad(Phases):
 class Scatter(Record):
     """Each dy is added at its winner, in a block of input rows; a piece has `group` of `units` blocks.
 
-    block_row, need_ptr, need_row: the first row of each block, and the output rows whose windows may reach it.
-    row_base, col_first, col_step: where the windows of a row begin, in elements; col_cell, stride: in columns. firsts, cells: the
-    same for `span` columns, int32. tap_at, tap_cell, tap_row: where each tap lies from there, as a place, a column and a row; behind
-    the taps numbers that lie in no block. row_cells: the row of its plane in which an output row's windows begin, or 0 where a tap
-    above or below its plane cannot meet another plane. reach: how far a row's cells may lie from its base. many: places fit 32 bits.
+    block_row, need_ptr, need_row: the first row of each block, and the output rows whose windows may reach it. row_base,
+    col_first, col_step: where the windows of a row begin, in elements; col_cell, stride: in columns. firsts, cells: the same for
+    `span` columns, int32. tap_at, tap_cell, tap_row: where each tap lies from there, as a place, a column and a row; behind the
+    taps numbers that lie in no block. row_cells: the row of its plane in which an output row's windows begin, or 0 where a tap
+    above or below its plane cannot meet another plane. reach: how far a row's cells may lie from its base. many: places fit 32
+    bits.
     """
 
     ints = (
@@ -229,8 +230,8 @@ class ScatterMaxGrad(Scatter):
 
 
 class ScatterMaxGradFromX(Scatter):
-    """find: a compiled forward kernel whose pieces are single rows; find_block: its arguments (MaxForward), of which each thread has
-    a copy of find_words at find_start. code_start: where it leaves the winners of a row."""
+    """find: a compiled forward kernel whose pieces are single rows; find_block: its arguments (MaxForward), of which each thread
+    has a copy of find_words at find_start. code_start: where it leaves the winners of a row."""
 
     ints = "x find find_block find_words find_start code_start"
 

@@ -76,14 +76,17 @@ def _write(context: Any, builder: Any, sig: Any, args: Any, name: str) -> None:
     builder.store(value, pointer(builder, place, value.type), align=WORD)
 
 
-def records_at(record: type[Record], changes: bool | None = None) -> Any:
-    """at(address, number): record `number` of those that begin at an address. changes: whether its words are written meanwhile."""
-    kind = RecordType(record, record.changes if changes is None else changes)
+def records_at(record: type[Record], *, pitch: int | None = None, changes: bool | None = None) -> Any:
+    """at(address, number): record `number` of those that begin at an address, `pitch` bytes apart where more follows each.
+
+    changes: whether its words are written meanwhile.
+    """
+    kind, apart = RecordType(record, record.changes if changes is None else changes), pitch or record.BYTES
 
     @intrinsic
     def at(context: Any, address: Any, number: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.add(args[0], builder.mul(args[1], ir.Constant(I64, record.BYTES)))
+            return builder.add(args[0], builder.mul(args[1], ir.Constant(I64, apart)))
 
         return kind(types.int64, types.int64), emit
 

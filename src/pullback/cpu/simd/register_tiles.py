@@ -1,7 +1,7 @@
 """The register tile: a few rows of C made in registers from rows of scalars (A) times rows of vectors (B).
 
-All sums of a tile stay in registers while k runs over `taps` stretches of `depth` terms each; every stretch begins at an offset
-from a table, so that one tile serves matrix products and convolutions alike. All sizes and distances are run-time values.
+All sums of a tile stay in registers while k runs over some k-blocks of `depth` terms each; every k-block begins at an offset from a
+table, so that one tile serves matrix products and convolutions alike. All sizes and distances are run-time values.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.linked_functions import call_part
 from pullback.cpu.simd.native import emit_prefetch
 from pullback.cpu.simd.vectors import (
@@ -20,7 +21,6 @@ from pullback.cpu.simd.vectors import (
     LLVM_TYPES,
     constant_vector,
     declare,
-    inline,
     pointer,
     some_lanes,
     splat_lanes,
@@ -31,16 +31,15 @@ FRESH, ADDED, STREAMED = 0, 1, 2
 
 
 def tile_size(lanes: Any, vectors: int) -> int:
-    """The most rows of a tile `vectors` wide: its sums, one row of B and a broadcast share the registers (16; AVX-512: 32)."""
-    registers = 32 if lanes.vector_bytes == 64 else 16
-    return max(1, min(14, (registers - vectors - 1) // vectors))
+    """The most rows of a tile `vectors` wide."""
+    return tile_rows(lanes.vector_bytes, vectors)
 
 
-def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
-    """Ask for `count` lines at base + table[0], base + table[1], ... ; where the table goes on."""
+def _emit_prefetches(builder: Any, base: Any, table: Any, count: Any) -> Any:
+    """Prefetch `count` lines at base + table[0], base + table[1], ... ; where the table goes on."""
     none, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
     before = builder.block
-    loop, after = builder.append_basic_block("ask"), builder.append_basic_block("asked")
+    loop, after = builder.append_basic_block("prefetch"), builder.append_basic_block("prefetched")
     builder.cbranch(builder.icmp_signed(">", count, none), loop, after)
     builder.position_at_end(loop)
     left, at = builder.phi(I64), builder.phi(I64)
@@ -58,7 +57,7 @@ def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
 
 
 def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, count: int) -> list[Any]:
-    """Masks of the lanes that stretch t adds to: its range in a table of (first, how many), where the tile begins at `lane`."""
+    """Masks of the lanes that k-block t adds to: its range in a table of (first, how many), where the tile begins at `lane`."""
     at = builder.add(table, builder.mul(t, ir.Constant(I64, 16)))
     first, many = (builder.load(pointer(builder, builder.add(at, ir.Constant(I64, place)), I64)) for place in (0, 8))
     begin, kind = builder.trunc(builder.sub(lane, first), I32), ir.VectorType(I32, count)
@@ -71,8 +70,8 @@ def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, coun
 
 
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, *more = args
-    asked, ranged = (more, []) if len(more) == ASKING else ([], more)
+    _, a, a_at, a_row, a_step, b, b_at, b_unit, b_step, c, c_row, n, how, blocks, depth, *more = args
+    fetched, ranged = (more, []) if len(more) == PREFETCHING else ([], more)
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -95,14 +94,14 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
     a_index = row_indices(a_row)
     entry = builder.block
-    tap_block, loop, tap_end, done = (builder.append_basic_block(name) for name in ("tap", "terms", "tap_end", "done"))
-    empty = builder.or_(builder.icmp_signed("<=", taps, none), builder.icmp_signed("<=", depth, none))
-    builder.cbranch(empty, done, tap_block)
+    k_block, loop, k_end, done = (builder.append_basic_block(name) for name in ("k_block", "terms", "k_end", "done"))
+    empty = builder.or_(builder.icmp_signed("<=", blocks, none), builder.icmp_signed("<=", depth, none))
+    builder.cbranch(empty, done, k_block)
 
-    builder.position_at_end(tap_block)
+    builder.position_at_end(k_block)
     t = builder.phi(I64)
     b_next = builder.phi(I64)
-    ahead_next = builder.phi(I64) if asked else none
+    ahead_next = builder.phi(I64) if fetched else none
     outer = [builder.phi(vector) for _ in range(rows * vectors)]
     eight = ir.Constant(I64, 8)
 
@@ -123,8 +122,8 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         return phi
 
     a_start = looked_up(a_at, one, a, a)
-    b_start = looked_up(b_at, b_tap, b_next, b)
-    ahead_following = _emit_asking(builder, asked[0], ahead_next, asked[2]) if asked else none
+    b_start = looked_up(b_at, b_unit, b_next, b)
+    ahead_following = _emit_prefetches(builder, fetched[0], ahead_next, fetched[2]) if fetched else none
     lanes_met = _emit_ranges(builder, ranged[0], t, ranged[1], vectors, count) if ranged else []
     before = builder.block
     builder.branch(loop)
@@ -148,7 +147,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         made += more_of_row
     a_following, b_following = builder.add(a_place, a_step), builder.add(b_place, b_step)
     fewer = builder.sub(left, one)
-    builder.cbranch(builder.icmp_signed(">", fewer, none), loop, tap_end)
+    builder.cbranch(builder.icmp_signed(">", fewer, none), loop, k_end)
     for phi, first, again in (
         (left, depth, fewer),
         (a_place, a_start, a_following),
@@ -158,107 +157,67 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         phi.add_incoming(first, before)
         phi.add_incoming(again, loop)
 
-    builder.position_at_end(tap_end)
+    builder.position_at_end(k_end)
     t_next = builder.add(t, one)
-    builder.cbranch(builder.icmp_signed("<", t_next, taps), tap_block, done)
+    builder.cbranch(builder.icmp_signed("<", t_next, blocks), k_block, done)
     for phi, first, again in (
         (t, none, t_next),
         (b_next, b, b_following),
-        *([(ahead_next, asked[1], ahead_following)] if asked else []),
+        *([(ahead_next, fetched[1], ahead_following)] if fetched else []),
         *((o, zeros, m) for o, m in zip(outer, made, strict=True)),
     ):
         phi.add_incoming(first, entry)
-        phi.add_incoming(again, tap_end)
+        phi.add_incoming(again, k_end)
 
     builder.position_at_end(done)
     totals = []
     for m in made:
         total = builder.phi(vector)
         total.add_incoming(zeros, entry)
-        total.add_incoming(m, tap_end)
+        total.add_incoming(m, k_end)
         totals.append(total)
     masks = [some_lanes(builder, builder.sub(n, ir.Constant(I64, v * count)), count) for v in range(vectors)]
-    load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
-    store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
+    load = declare(builder, f"llvm.mfetched.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
+    store = declare(
+        builder, f"llvm.mfetched.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type]
+    )
     align, c_index = ir.Constant(I32, size), row_indices(c_row)
-    stores = {how: builder.append_basic_block(f"store{how}") for how in (FRESH, ADDED, STREAMED)}
+    stores = {kind: builder.append_basic_block(f"store{kind}") for kind in (FRESH, ADDED, STREAMED)}
     end = builder.append_basic_block("end")
-    switch = builder.switch(add, stores[ADDED])
-    for how in (FRESH, STREAMED):
-        switch.add_case(ir.Constant(I64, how), stores[how])
-    for how, block in stores.items():
+    switch = builder.switch(how, stores[ADDED])
+    for kind in (FRESH, STREAMED):
+        switch.add_case(ir.Constant(I64, kind), stores[kind])
+    for kind, block in stores.items():
         builder.position_at_end(block)
         for r in range(rows):
             base = row_place(c, c_index[r])
             for v in range(vectors):
                 place = pointer(builder, builder.add(base, ir.Constant(I64, v * vector_bytes)), vector)
                 value = totals[r * vectors + v]
-                if how == STREAMED:
+                if kind == STREAMED:
                     stored = builder.store(value, place, align=vector_bytes)
                     stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
                     continue
-                if how == ADDED:
+                if kind == ADDED:
                     value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
                 builder.call(store, [value, place, align, masks[v]])
         builder.branch(end)
     builder.position_at_end(end)
 
 
-TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
-ASKING, MASKED = 3, 2  # more of those that ask for memory ahead, and of those that mask their lanes
+PREFETCHING, MASKED = 3, 2  # more arguments of tiles that prefetch, and of those that mask their lanes
+ENDINGS = {0: "", PREFETCHING: "_prefetches", MASKED: "_masked"}  # of their names
+PLAIN_ARGUMENTS = 15  # with the number of rows
 
 
-def _ending(args: Any) -> str:
-    """Of the name of a tile with these arguments."""
-    return {0: "", ASKING: "_asks", MASKED: "_masked"}[len(args) - TABLE_TILE_ARGUMENTS - 1]
+def _name(kind: str, lanes: Any, rows: int, vectors: int, args: Any) -> str:
+    return f"{kind}_{lanes.compute}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
-    """Call a tile, whose arguments are the number of rows and those of a table tile: so a choice of tiles can jump to it."""
-    name = f"tile_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_ending(args)}"
+    """Call the tile of exactly `rows` rows. It takes the number of rows too, so that a choice of tiles can jump to it."""
+    name = _name("tile", lanes, rows, vectors, args)
     return call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
-
-
-def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t) * b_tap.
-
-    b_at = 0: each begins right after the one before.
-    """
-
-    @intrinsic
-    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(builder, lanes, rows, vectors, [ir.Constant(I64, rows), *args])
-            return ctx.get_dummy_value()
-
-        return types.void(*(types.int64,) * TABLE_TILE_ARGUMENTS), emit
-
-    return tile
-
-
-def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
-    """A tile of exactly `rows` rows: C[r, 0:n] = (or +=, if add) the sum over t < taps, k < depth of A(r, t, k) * B(t, k, :).
-
-    A(r, t, k) is the wide scalar at a + get_int(a_at + 8 * t) + r * a_row + k * a_step (a_at = 0: offset 0), B(t, k) the `vectors`
-    wide vectors at b + (t * depth + k) * b_step, C[r] at c + r * c_row. Distances are in bytes. Of C only n elements a row are
-    touched.
-    """
-
-    @intrinsic
-    def tile(context, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tile(
-                builder,
-                lanes,
-                rows,
-                vectors,
-                [ir.Constant(I64, rows), *args[:7], ir.Constant(I64, 0), ir.Constant(I64, 0), *args[7:]],
-            )
-            return ctx.get_dummy_value()
-
-        return types.void(*(types.int64,) * TILE_ARGUMENTS), emit
-
-    return tile
 
 
 def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
@@ -275,68 +234,38 @@ def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) ->
             builder.ret_void()
         builder.position_at_end(end)
 
-    call_part(builder, f"tiles_{lanes.compute}_{lanes.count}_{rows}x{vectors}{_ending(args)}", args, emit_choice)
+    call_part(builder, _name("tiles", lanes, rows, vectors, args), args, emit_choice)
 
 
-def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """tiles(count, a, ...): a table tile of any number of rows from 1 to `rows`."""
-
-    @intrinsic
-    def tiles(context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add):  # type: ignore[no-untyped-def]
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tiles(builder, lanes, rows, vectors, args)
-            return ctx.get_dummy_value()
-
-        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1)), emit
-
-    return tiles
-
-
-def make_asking_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_table_tiles; at the beginning of each stretch the next `lines` of a table are asked for.
-
-    They are at ahead + get_int(ahead_at), ahead + get_int(ahead_at + 8) and so on. All at once they would hold up the loads
-    of the tile.
-    """
-
-    @intrinsic
-    def tiles(
-        context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, ahead, ahead_at, lines
-    ):  # type: ignore[no-untyped-def] # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tiles(builder, lanes, rows, vectors, args)
-            return ctx.get_dummy_value()
-
-        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + ASKING)), emit
-
-    return tiles
-
-
-def make_masked_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_table_tiles; stretch t adds to the lanes of its range only, first and how many at ranges + 16 * t.
-
-    Lanes are counted from `lane`, the number of the tile's first one.
-    """
-
-    @intrinsic
-    def tiles(
-        context, count, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, ranges, lane
-    ):  # type: ignore[no-untyped-def] # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tiles(builder, lanes, rows, vectors, args)
-            return ctx.get_dummy_value()
-
-        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + MASKED)), emit
-
-    return tiles
+def _flat(ctx: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
+    """All numbers of some tuples, as int64."""
+    flat = []
+    for kind, value in zip(kinds, values, strict=True):
+        for i, element in enumerate(kind.types):
+            flat.append(ctx.cast(builder, builder.extract_value(value, i), element, types.int64))
+    return flat
 
 
 def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """tiles(count, a, ...): a tile (see make_tile) of any number of rows from 1 to `rows`."""
-    table_tiles = make_table_tiles(lanes, rows, vectors)
+    """tiles(count, a, b, c, k, more): C[r, 0:n] = (or +=) the sum over t < blocks, i < depth of A(r, t, i) * B(t, i, :), r < count.
 
-    @inline
-    def tiles(count, a, a_at, taps, depth, a_row, a_step, b, b_step, c, c_row, n, add):
-        table_tiles(count, a, a_at, taps, depth, a_row, a_step, b, 0, 0, b_step, c, c_row, n, add)
+    count: rows of the tile, from 1 to `rows`. Distances are in bytes, tables of int64; 0 for no table.
+    a = (address, table, row, step): A(r, t, i) is the wide scalar at address + table[t] + r * row + i * step.
+    b = (address, table, unit, step): B(t, i) are `vectors` wide vectors at address + table[t] * unit + i * step; without a table each
+    k-block begins right after the one before.
+    c = (address, row, n, how): C[r] lies at address + r * row; of it only n elements are touched. how: FRESH, ADDED or STREAMED.
+    k = (blocks, depth): k-blocks, and terms of each.
+    more = (): nothing; (ahead, table, lines): at the beginning of each k-block the next `lines` of a table are prefetched, from
+    `ahead` on (all at once they would hold up the loads of the tile); (ranges, lane): k-block t adds to the lanes of its range only,
+    first and how many at ranges[t], where lanes are counted from `lane`, the number of the tile's first one.
+    """
+
+    @intrinsic
+    def tiles(context: Any, count: Any, a: Any, b: Any, c: Any, k: Any, more: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            _call_tiles(builder, lanes, rows, vectors, [args[0], *_flat(ctx, builder, sig.args[1:], args[1:])])
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, a, b, c, k, more), emit
 
     return tiles
