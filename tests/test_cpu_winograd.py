@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conv_calls import conv_arguments
 from cpu_calls import LAYOUTS, bits, guarded_calls
 
 import pullback as pb
@@ -253,6 +254,23 @@ def test_refusals(
         [line] = [line for line in str(pb.explain("conv", x, f, **keywords)).splitlines() if "winograd" in line]
     assert line.startswith(f"  {label} ")
     assert reason in line
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("padding", [((-2, 3),), ((3, -2),), ((9, 9),), ((-1, 0),), ((0, 1),), ((30, -26),)], ids=str)
+def test_sums_of_nothing_are_exactly_zero(padding: Any, layout: str) -> None:
+    """An output, a cell or a tap that meets nothing is no number near 0 that the other cells of its tile have left there."""
+    for op, whole, keywords in conv_arguments(layout, 1, 32, 32, (25,), kernel=(3,), padding=padding):
+        arguments = [np.abs(value) + 0.7 if isinstance(value, np.ndarray) else value for value in whole]
+        arguments = [value.astype(np.float32) if isinstance(value, np.ndarray) else value for value in arguments]
+        with pb.backend("reference"):
+            expected = getattr(pb, op)(*arguments, **keywords)  # 0 where there is no term, since all terms are positive
+        try:
+            with pb.kernel("winograd"):
+                found = getattr(pb, op)(*arguments, **keywords)
+        except pb.KernelError:
+            found = getattr(pb, op)(*arguments, **keywords)
+        assert not np.any(found[expected == 0]), op
 
 
 def test_a_small_problem_by_name_runs_though_it_does_not_pay() -> None:

@@ -114,6 +114,15 @@ def test_every_op_is_that_of_the_input_cut_by_hand(
                 np.testing.assert_array_equal(indices, pb.max_pool(x, window, **whole, return_indices=True, storage_order=1)[1])
 
 
+def test_indices_of_many_images(each_backend: str) -> None:
+    """NumPy's unravel_index gives wrong numbers for more than 8192 places that end in an axis of size 1."""
+    x = np.ones((3, 2, 1365, 3), np.float32)
+    options = {"padding": ((1, 0), (-1, -1)), "layout": "channels_first", "rounding": "ceil"}
+    indices = pb.max_pool(x, (1, 2), return_indices=True, **options)[1].reshape(6, 1366)
+    assert (indices[:, 0] == -1).all()
+    assert np.array_equal(indices[:, 1:].ravel(), np.arange(6 * 1365) * 3 + 1)
+
+
 def test_explain_names_the_kernel_that_crops() -> None:
     text = str(pb.explain("avg_pool", np.ones((1, 6, 1), np.float32), 2, stride=3, padding=((0, -2),), rounding="ceil"))
     assert "runs      cpu/crop" in text

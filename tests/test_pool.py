@@ -96,7 +96,8 @@ def test_winners_are_those_of_the_indices(kernel_under_test: KernelUnderTest, fi
 
 
 @pytest.mark.parametrize(
-    ("taps", "nan", "dtype"), [(255, "ignore", "uint8"), (256, "propagate", "uint8"), (256, "ignore", "uint16")]
+    ("taps", "nan", "dtype"),
+    [(255, "ignore", "uint8"), (255, "propagate", "uint8"), (256, "propagate", "uint16"), (256, "ignore", "uint16")],
 )
 def test_winners_take_the_narrowest_type(each_backend: str, taps: int, nan: str, dtype: str) -> None:
     for layout in ("channels_last", "channels_first"):
@@ -107,6 +108,12 @@ def test_winners_take_the_narrowest_type(each_backend: str, taps: int, nan: str,
         dx = pb.max_pool_grad_from_winners(np.ones_like(y), winners, x.shape, taps, stride=3, nan=nan, layout=layout)
         assert np.array_equal(dx, pb.max_pool_grad(np.ones_like(y), x, taps, stride=3, nan=nan, layout=layout))
         assert dx.sum() == y.size
+
+
+def test_the_last_of_256_taps_is_no_mark(each_backend: str) -> None:
+    x = np.ones((1, 16, 17, 1), np.float32)
+    assert pb.max_pool(x, 16, ties="last", return_indices=True)[1].ravel().tolist() == [15 * 17 + 15]
+    assert pb.max_pool(x, 16, ties="last", return_winners=True)[1].ravel().tolist() == [255]
 
 
 @pytest.mark.parametrize("fill", [integers, with_nan])

@@ -93,13 +93,8 @@ class Problem:
 
     @cached_property
     def winner_dtype(self) -> np.dtype[Any]:
-        """The narrowest unsigned type for tap numbers; its largest value marks a window without a winner.
-
-        With exactly 256 taps that mark is a tap too, so one byte serves only where every window with a cell has a winner.
-        """
-        rule = self.winner
-        always = rule is not None and rule.nan != "ignore" and rule.above is None
-        for name, most in (("uint8", 256 if always else 255), ("uint16", 2**16 - 1)):
+        """The narrowest unsigned type for tap numbers and, as its largest value, the mark of a window without a winner."""
+        for name, most in (("uint8", 2**8 - 1), ("uint16", 2**16 - 1)):
             if self.window.tap_count <= most:
                 return np.dtype(name)
         return np.dtype("uint32")

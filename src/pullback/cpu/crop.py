@@ -58,5 +58,6 @@ def _in_whole(problem: Problem, indices: Array, rest: tuple[int, ...], whole: tu
         return indices
     counted = slice(None, None, -1 if problem.storage_order else 1)  # the axes, from the slowest to the quickest
     shapes = [problem.shape_of(problem.channels_in, size[counted]) for size in (rest, whole)]
-    places = np.unravel_index(np.maximum(indices, 0), shapes[0])
-    return np.where(indices < 0, -1, np.ravel_multi_index(places, shapes[1]))
+    # On flat arrays: NumPy's unravel_index gives wrong numbers for large arrays that end in an axis of size 1.
+    places = np.unravel_index(np.maximum(indices, 0).reshape(-1), shapes[0])
+    return np.where(indices < 0, -1, np.ravel_multi_index(places, shapes[1]).reshape(indices.shape))

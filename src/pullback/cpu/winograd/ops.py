@@ -80,7 +80,24 @@ def can(problem: Problem) -> str | None:
         return "it is for strides of 1, or such that divide the dilation"
     if shape_of(problem, problem.op == "conv_grad_input") is None:
         return "in channels_first it needs several taps along the last axis, or no window reads a cell"
+    if _sums_nothing(problem.op, window):
+        return "some results are sums of nothing, which its transforms would not leave at exactly zero"
     return None
+
+
+def _sums_nothing(op: str, window: Window) -> bool:
+    """Whether some result has no term, beside others of its tile that have: an output, a cell or a tap that meets nothing."""
+    for n, o, k, s, d, p in zip(
+        window.input_size, window.output_size, window.kernel, window.stride, window.dilation, window.pad_low, strict=True
+    ):
+        span, last = (k - 1) * d, (o - 1) * s - p  # of a window, and where the last one begins
+        if op == "conv" and (p > span or last >= n):
+            return True
+        if op == "conv_grad_input" and (p < 0 or last + span + s < n):
+            return True
+        if op == "conv_grad_filter" and (last < 0 or span - p >= n):
+            return True
+    return False
 
 
 def pays(problem: Problem) -> str | None:
