@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.cpu import crop
+from pullback.cpu.conv import cells, direct, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import ops as depthwise
 from pullback.cpu.pool import channels, gather, phases, planes, rows, run, scatter, whole
@@ -19,6 +20,9 @@ from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
 
 FALSE_WINNERS = "winners that no forward has found are seen, and the call is redone by scatter"
+WEIGHTS = "weights that are not finite run on a second plan, which skips taps beside the input"
+GRADIENTS = "a result that is not finite is redone by a second plan, which skips taps beside the input"
+TILES = "what is not finite, and the tiles it would reach, is redone by plain sums"
 FAR_INDICES = "an index beyond its own image sends the call to the reference, which tells errors from right ones"
 
 
@@ -39,6 +43,29 @@ def _from_x(finder: str) -> Callable[..., Any]:
 
 
 CROP = Row("crop", crop.can, None, crop.run)
+
+
+def _depthwise(op: str, note: str) -> tuple[Row, ...]:
+    return (
+        Row("depthwise", depthwise.can, depthwise.pays, getattr(depthwise, op), note),
+        Row("grouped", ordinary, depthwise.grouped_pays, partial(getattr(depthwise, op)), note),
+    )
+
+
+def _sweeps(op: str) -> tuple[Row, ...]:
+    """conv and conv_grad_input."""
+    return (
+        CROP,
+        *_depthwise(op, WEIGHTS),
+        Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
+        Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
+        Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
+        Row(
+            "transposed", conv.can_transpose, conv.transpose_pays, conv.transposed_conv, WEIGHTS, aliases=("turned",)
+        ),  # fmt: skip
+        Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
+    )
+
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
@@ -79,6 +106,14 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
+    "conv": _sweeps("conv"),
+    "conv_grad_input": _sweeps("conv_grad_input"),
+    "conv_grad_filter": (
+        CROP,
+        *_depthwise("conv_grad_filter", GRADIENTS),
+        Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
+        Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
+    ),
 }
 
 
@@ -89,8 +124,3 @@ def register() -> None:
             add_kernel(
                 op, CPU, row.name, row.can, row.run, pays=row.pays, note=row.note, error=row.error, aliases=row.aliases
             )  # fmt: skip
-    for op in ("conv", "conv_grad_input", "conv_grad_filter"):
-        add_kernel(op, CPU, "crop", crop.can, crop.run)
-    depthwise.register()
-    winograd.register()
-    conv.register()

@@ -1,4 +1,4 @@
-"""Plans of the direct convolution with vectors over target cells, and when they run faster than over produced channels."""
+"""Plans of the direct convolution with vectors over target cells, and when they run faster than over output channels."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ import math
 
 import numpy as np
 
+from pullback.cpu.conv import tuning
 from pullback.cpu.conv.common import (
-    LINE,
     ConvPlan,
     Table,
     even_parts,
     lanes_of,
     pack_plan,
     panel_terms,
-    phase_words,
+    phase_table,
     sweep_arguments,
     wide_of,
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
-from pullback.cpu.conv.records import CellsSweep
+from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
-from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.records import WORD
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.problem import Problem
-
-TURNED, TURNED_BLOCK = 28, 8  # time of turning an element, from single cells and from blocks of them: measured
-BLOCK_CHANNELS = 32  # summed at a time: the cells of one tile in all their planes stay in the first-level cache
 
 
 def _hop(axis: AxisSweep, block: int) -> int:
@@ -40,52 +38,52 @@ def _hop(axis: AxisSweep, block: int) -> int:
 def _splits(axis: AxisSweep, block: int) -> tuple[int, int]:
     """(splits of the places of an axis, places of one of them)."""
     hop = _hop(axis, block)
-    return hop, -(-axis.places(block) // hop)
+    return hop, ceil_div(axis.places(block), hop)
 
 
 def cells_waste(problem: Problem, sweep: Sweep) -> float:
     """Computed cells for each cell wanted: what lies between rows, and the end of the last vector."""
     rows, cols = choose_block(problem, sweep)
     v = 2 * lanes_of(problem)
-    made = -(-((rows - 1) * _splits(sweep.axes[2], cols)[1] + cols) // v) * v
+    made = round_up((rows - 1) * _splits(sweep.axes[2], cols)[1] + cols, v)
     return made / (rows * cols)
 
 
 def costs(problem: Problem) -> tuple[float, float]:
-    """Multiplications for each summed term of a cell, with vectors over cells and over produced channels.
+    """Multiplications for each summed term of a cell, with vectors over cells and over output channels.
 
-    Beside the lanes that they leave empty: one turns its source and its results in channels_last, the other in channels_first,
-    where it reads and writes few cells at a time.
+    Beside the lanes that they leave empty: one transposes its source and its results in channels_last, the other in
+    channels_first, where it reads and writes few cells at a time.
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
     results = n / (sweep.source_channels * taps)
-    cells, channels = n * cells_waste(problem, sweep), float(-(-n // v) * v)
+    cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + TURNED * (1 / taps + results), channels
-    return cells, channels + TURNED_BLOCK * results
+        return cells + tuning.TRANSPOSED * (1 / taps + results), channels
+    return cells, channels + tuning.TRANSPOSED_BLOCK * results
 
 
 def prefers_cells(problem: Problem) -> bool:
-    """Whether vectors over cells take less time than over produced channels, with some reserve."""
+    """Whether vectors over cells take less time than over output channels, with some reserve."""
     if lies_far(problem.window):
         return False
     cells, channels = costs(problem)
-    return cells < 0.95 * channels
+    return cells < tuning.CELLS_RESERVE * channels
 
 
 def choose_block(problem: Problem, sweep: Sweep) -> tuple[int, int]:
     """Rows and columns of bases in a piece: their planes and their results fit the second-level cache together."""
     wide = wide_of(problem)
     d, h, w = sweep.axes
-    channels = min(sweep.source_channels, BLOCK_CHANNELS)
+    channels = min(sweep.source_channels, tuning.CELLS_CHANNELS)
     results = len(sweep.phases) * sweep.target_channels
 
     def block_bytes(rows: int, cols: int) -> int:
         lines = d.places(1) * math.prod(_splits(h, rows)) * math.prod(_splits(w, cols))
         return (channels * lines + results * rows * _splits(w, cols)[1]) * wide
 
-    budget = machine().l2_bytes // 2
+    budget = int(machine().l2_bytes * tuning.CELLS_L2)
     rows, cols = h.bases, w.bases
     while cols > 64 and block_bytes(1, cols) > budget:
         cols = even_parts(w.bases, cols // 2)
@@ -100,7 +98,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)
     d, h, w = sweep.axes
-    block_channels = even_parts(sweep.source_channels, BLOCK_CHANNELS)
+    block_channels = even_parts(sweep.source_channels, tuning.CELLS_CHANNELS)
     rows, cols = choose_block(problem, sweep)
     places, terms, starts = panel_terms(sweep, block_channels)
     n_count = sweep.target_channels
@@ -112,7 +110,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     hop_w, line = _splits(w, cols)
     split = split_rows * line
     lines = reach[0] * hop_h * hop_w * split
-    plane = -(-(lines + 4 * v) * wide // LINE) * LINE
+    plane = round_up((lines + 4 * v) * wide, LINE)
     plane += LINE if plane // LINE % 2 == 0 else 0  # an odd number of lines: planes spread over all sets of a cache
     kept: list[Table] = []
     for phase in sweep.phases:
@@ -120,19 +118,17 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
         a, b, c = ((offset - low[i]) // grid[i] for i, offset in enumerate(offsets))
         at = ((a * hop_h + b % hop_h) * hop_w + c % hop_w) * split + b // hop_h * line + c // hop_w
         kept.append(np.append(at * wide, 0))  # never empty
-    words = phase_words(sweep, starts, grid, (0, 0, 0)).reshape(len(starts), -1)
-    words = np.append(words, np.array([[address_of(places_of)] for places_of in kept], np.int64), axis=1)
-    buffer_row = -(-(rows * line + 4 * v) * wide // LINE) * LINE
+    buffer_row = round_up((rows * line + 4 * v) * wide, LINE)
     buffer_start = block_channels * plane + 4 * v * wide
     table_start = buffer_start + len(starts) * n_count * buffer_row
     taps, columns = sweep.most_taps, max(len(phase.taps) for phase in w.phases)
-    range_start = table_start + 8 * taps
-    scratch = range_start if padded else range_start + 8 * taps + 16 * (taps + columns)
+    range_start = table_start + WORD * taps
+    scratch = range_start if padded else range_start + WORD * taps + LaneRange.BYTES * (taps + columns)
     given = sweep_arguments(problem, sweep) | {
-        "row_blocks": -(-h.bases // rows), "col_blocks": -(-w.bases // cols), "block_rows": rows, "block_cols": cols,
+        "row_blocks": ceil_div(h.bases, rows), "col_blocks": ceil_div(w.bases, cols), "block_rows": rows, "block_cols": cols,
         "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
         "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
-        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": words.reshape(-1),
+        "plane_bytes": plane, "block_channels": block_channels, "terms": terms, "phase_table": phase_table(sweep, starts, grid, (0, 0, 0), kept),
         "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
         "range_start": range_start, "most_taps": taps,
     }  # fmt: skip
@@ -140,6 +136,6 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     last = problem.layout == "channels_last"
     compiled = Variant("conv.cells", "sweep" if padded else "skip", problem.dtype.name, (("first", not last),))
     swept = make_plan(compiled, CellsSweep, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
-    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = padded and sweep.is_padded
     return ConvPlan(pack_plan(problem, sweep, places, terms, order, check), swept, packed_bytes, sweep.target_cells)

@@ -10,31 +10,17 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder, filter_steps
-from pullback.cpu.conv.records import PackPack
+from pullback.cpu.conv.records import Pack, Phase, PhaseAxis
 from pullback.cpu.conv.sweep import Sweep
+from pullback.cpu.conv.tuning import K_BLOCK
+from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
 from pullback.problem import Problem
 
-LINE = 64
-STRETCH = 16  # terms, about
-PIECES = 32  # enough for a dozen threads; more only where a piece stays worth its packing
 Table = np.ndarray[Any, Any]
-
-# What a kernel does otherwise for some data, by op and kernel, in words for `explain`: which data cannot be seen from a problem.
-_WEIGHTS = "weights that are not finite run on a second plan, which skips taps beside the input"
-_GRADIENTS = "a result that is not finite is made again by a second plan, which skips taps beside the input"
-_TILES = "what is not finite, and the tiles it would reach, is made again by plain sums"
-DATA_NOTES: dict[tuple[str, str], str] = {
-    **{
-        (op, name): _WEIGHTS
-        for op in ("conv", "conv_grad_input")
-        for name in ("cells", "turned", "direct", "depthwise", "grouped")
-    },
-    **{("conv_grad_filter", name): _GRADIENTS for name in ("direct", "depthwise", "grouped")},
-    **{(op, "winograd"): _TILES for op in ("conv", "conv_grad_input", "conv_grad_filter")},
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class ConvPlan:
 
 def wide_of(problem: Problem) -> int:
     """Bytes of an element as sums are made."""
-    return 8 if problem.dtype.name == "float64" else 4
+    return sum_bytes(problem.dtype)
 
 
 def lanes_of(problem: Problem) -> int:
@@ -65,16 +51,11 @@ def moved_bytes(problem: Problem) -> int:
     return sum(math.prod(shape) for shape in (problem.input_shape, problem.output_shape)) * problem.dtype.itemsize
 
 
-def tile_rows() -> int:
-    """The most rows of a register tile two vectors wide, as kernels/tiles.py makes them."""
-    return 14 if machine().vector_bytes == 64 else 6
-
-
 def even_parts(total: int, most: int, unit: int = 1) -> int:
     """The size of nearly equal parts of at most `most`, a multiple of `unit` where that is possible."""
-    parts = -(-total // max(1, most))
-    size = -(-total // parts)
-    return min(total, -(-size // unit) * unit)
+    parts = ceil_div(total, max(1, most))
+    size = ceil_div(total, parts)
+    return min(total, round_up(size, unit))
 
 
 def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int]]:
@@ -92,29 +73,38 @@ def panel_terms(sweep: Sweep, block_channels: int) -> tuple[Table, int, list[int
     return rows, total, starts
 
 
-def phase_words(sweep: Sweep, starts: list[int], grid: list[int], pitches: Sequence[int]) -> Table:
-    """The table of phases as the sweeping kernels read it (kernels/tap_ranges.py). pitches: bytes from place to place, by axis."""
-    words: list[int] = []
-    for phase, start in zip(sweep.phases, starts, strict=True):
-        own = math.prod(len(axis.taps) for axis in phase)
-        words += [*(axis.count for axis in phase), *(axis.start for axis in phase), start // sweep.source_channels, own]
+def phase_table(
+    sweep: Sweep, starts: list[int], grid: list[int], pitches: Sequence[int], places: Sequence[Table] | None = None
+) -> Table:
+    """A Phase for each phase, and its axes. pitches: bytes from place to place, by axis. places: tables of where taps lie."""
+    words: list[Table] = []
+    for number, (phase, start) in enumerate(zip(sweep.phases, starts, strict=True)):
+        d, h, w = phase
+        words.append(Phase.pack({
+            "bases_d": d.count, "bases_h": h.count, "bases_w": w.count, "start_d": d.start, "start_h": h.start,
+            "start_w": w.start, "earlier_taps": start // sweep.source_channels, "taps": math.prod(len(a.taps) for a in phase),
+            "places": 0 if places is None else address_of(places[number]),
+        }))  # fmt: skip
         for axis, swept, cells, pitch in zip(phase, sweep.axes, grid, pitches, strict=True):
+            fields = dict.fromkeys((name for name, _ in PhaseAxis.FIELDS), 0) | {"apart": 1}
             if axis.offsets:
                 first, apart = (axis.offsets[0] - swept.low) // cells, axis.offsets.step
-                words += [len(axis.taps), axis.low, abs(apart), int(apart < 0), first * pitch, apart // cells * pitch]
-            else:
-                words += [0, 0, 1, 0, 0, 0]
-    return np.array(words, np.int64)
+                fields = {
+                    "taps": len(axis.taps), "low": axis.low, "apart": abs(apart), "falls": int(apart < 0), "place": first * pitch,
+                    "tap_pitch": apart // cells * pitch,
+                }  # fmt: skip
+            words.append(PhaseAxis.pack(fields))
+    return np.concatenate(words)
 
 
 def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool) -> Plan:
     """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`."""
     size, v = problem.dtype.itemsize, lanes_of(problem)
     taps, summed = problem.window.tap_count, sweep.source_channels
-    n_count, n_padded = sweep.target_channels, -(-sweep.target_channels // v) * v
+    n_count, n_padded = sweep.target_channels, round_up(sweep.target_channels, v)
     tap_step, in_step, out_step, group = filter_steps(problem, order)
     step, n_step = (in_step, out_step) if problem.op == "conv" else (out_step, in_step)
-    if n_step == 1:  # each run is one term of all produced channels
+    if n_step == 1:  # each run is one term of all output channels
         runs, length = taps * summed, 0
         run = step if taps == 1 else tap_step if summed == 1 else min(tap_step, step)
         place = rows if tap_step > step else rows.T
@@ -122,27 +112,27 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
         runs, run, length, place = (1, 0, summed * taps, rows.T) if step == taps else (summed, step, taps, rows.T)
     else:
         runs, run, length, place = taps, tap_step, summed, rows
-    blocks = -(-n_padded // (2 * v))
+    blocks = ceil_div(n_padded, 2 * v)
     given = {
         "filter": None, "packed": None, "faults": None, "check": int(check), "blocks": blocks, "block": 2 * v,
-        "n_count": n_count, "n_padded": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
+        "out_channels": n_count, "padded_channels": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
         "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
     }  # fmt: skip
     moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
-    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), PackPack, sweep.groups * blocks, 0, moved, given)
+    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), Pack, sweep.groups * blocks, 0, moved, given)
 
 
-def stretch_of(terms: int) -> int:
-    """Terms of a stretch, between which a tile asks for memory: a divisor of all that is near STRETCH, or all of them."""
-    fitting = [size for size in range(STRETCH // 2, 2 * STRETCH + 1) if terms % size == 0]
-    return min(fitting, key=lambda size: abs(size - STRETCH), default=terms)
+def k_block_of(terms: int) -> int:
+    """Terms of a k-block, between which a tile prefetches: a divisor of all that is near K_BLOCK, or all of them."""
+    fitting = [size for size in range(K_BLOCK // 2, 2 * K_BLOCK + 1) if terms % size == 0]
+    return min(fitting, key=lambda size: abs(size - K_BLOCK), default=terms)
 
 
-def lines_ahead(starts: Table, run_bytes: int, stretches: int) -> tuple[Table, int]:
-    """(table, lines a stretch asks for): the lines of runs of memory that begin at these offsets, spread over some stretches."""
+def lines_ahead(starts: Table, run_bytes: int, k_blocks: int) -> tuple[Table, int]:
+    """(table, lines that a k-block prefetches): the lines of runs of memory that begin at these offsets, spread over k-blocks."""
     wanted = (starts[:, None] + np.arange(0, run_bytes + LINE, LINE)).ravel()  # a run may begin inside a line
-    lines = -(-len(wanted) // stretches)
-    table = np.zeros(stretches * lines, np.int64)
+    lines = ceil_div(len(wanted), k_blocks)
+    table = np.zeros(k_blocks * lines, np.int64)
     table[: len(wanted)] = wanted
     return table, lines
 
@@ -157,7 +147,7 @@ def pitches(layout: str, size: int, channels: int, sizes: tuple[int, int, int]) 
 
 
 def sweep_arguments(problem: Problem, sweep: Sweep) -> dict[str, Any]:
-    """Arguments that both sweeping kernels have: sizes of source and target, distances in them, steps, channels."""
+    """The fields of the record Sweep but for its terms."""
     size, v = problem.dtype.itemsize, lanes_of(problem)
     names = ("channel", "cell", "row", "plane", "image")
     d, h, w = sweep.axes
@@ -175,8 +165,8 @@ def sweep_arguments(problem: Problem, sweep: Sweep) -> dict[str, Any]:
         given |= {f"step_{letter}": axis.source_step, f"to_{letter}": axis.target_step, f"low_{letter}": axis.low}
     return given | {
         "source_group": sweep.source_channels * source[0], "target_group": sweep.target_channels * target[0],
-        "channels": sweep.source_channels, "n_count": sweep.target_channels,
-        "n_padded": -(-sweep.target_channels // v) * v, "phases": len(sweep.phases),
+        "channels": sweep.source_channels, "out_channels": sweep.target_channels,
+        "padded_channels": round_up(sweep.target_channels, v), "phases": len(sweep.phases),
     }  # fmt: skip
 
 

@@ -7,25 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pullback.cpu.conv import tuning
 from pullback.cpu.conv.common import (
-    LINE,
-    PIECES,
     ConvPlan,
     even_parts,
+    k_block_of,
     lanes_of,
     lines_ahead,
     moved_bytes,
     pack_plan,
     panel_terms,
-    phase_words,
-    stretch_of,
+    phase_table,
     sweep_arguments,
-    tile_rows,
     wide_of,
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
-from pullback.cpu.conv.records import DirectSweep
+from pullback.cpu.conv.records import CELLS_OF_IMAGES, PARTS_OF_ROWS, ROWS_OF_CELLS, DirectSweep, TapList
 from pullback.cpu.conv.sweep import Sweep, sweep_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
@@ -33,11 +31,9 @@ from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.records import WORD
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.problem import Problem
-
-ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2  # see kernels/conv_direct.py
-SLOTS, SLOT_BYTES = 8, 4 << 10  # lists of taps that are kept, a power of two of them; the longest of which there are several
-IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Blocks:
 
 def _runs_over_images(sweep: Sweep) -> bool:
     """Such runs need no padding: they pay where many taps of short rows would meet none."""
-    return sweep.images >= IMAGE_RUN and sweep.axes[2].taps_met() < 0.98
+    return sweep.images >= tuning.IMAGE_RUN and sweep.axes[2].taps_met() < tuning.TAPS_MET
 
 
 def taps_met(sweep: Sweep) -> float:
@@ -68,8 +64,8 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
     d, h, w = sweep.axes
-    taps = sweep.most_taps
-    channels = even_parts(sweep.source_channels, max(v, l2 // 5 // (taps * 2 * v * wide)), v)
+    height, taps = tile_rows(machine().vector_bytes), sweep.most_taps
+    channels = even_parts(sweep.source_channels, max(v, int(l2 * tuning.PANEL_L2) // (taps * 2 * v * wide)), v)
     place = channels * wide
     depth = d.places(1)
 
@@ -77,12 +73,12 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
         made = images * rows * h.target_step * cols * w.target_step * d.target_step * 2 * v * wide if buffered else 0
         return images * depth * h.kept_places(rows) * w.kept_places(cols) * place + made
 
-    budget = l2 * 2 // 5
+    budget = int(l2 * tuning.BLOCK_L2)
     by_images = _runs_over_images(sweep)
-    images = even_parts(sweep.images, 14) if by_images else 1
+    images = even_parts(sweep.images, height) if by_images else 1
     cols = w.bases
-    while cols > 14 and area(images, 1, cols) > budget:
-        cols = even_parts(w.bases, cols // 2, 14)
+    while cols > height and area(images, 1, cols) > budget:
+        cols = even_parts(w.bases, cols // 2, height)
     rows = h.bases
     while rows > 1 and area(images, rows, cols) > budget:
         rows = even_parts(h.bases, rows - 1)
@@ -90,25 +86,25 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
         while images < sweep.images and area(images + 1, rows, cols) <= budget:
             images += 1
         images = even_parts(sweep.images, images)
-    n_blocks = -(-sweep.target_channels // (2 * v))
+    n_blocks = ceil_div(sweep.target_channels, 2 * v)
 
     def pieces() -> int:
-        return -(-sweep.images // images) * d.bases * -(-h.bases // rows) * -(-w.bases // cols) * sweep.groups
+        return ceil_div(sweep.images, images) * d.bases * ceil_div(h.bases, rows) * ceil_div(w.bases, cols) * sweep.groups
 
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
-    while pieces() < PIECES and images * rows * cols > 96 and not by_images:
+    while pieces() < tuning.PIECES and images * rows * cols > tuning.PIECE_CELLS and not by_images:
         if images > 1:
             images = even_parts(sweep.images, images - 1)
         elif rows > 1:
             rows = even_parts(h.bases, rows - 1)
-        elif cols > 96:
-            cols = even_parts(w.bases, max(84, cols // 2), 14)
+        elif cols > tuning.PIECE_CELLS:
+            cols = even_parts(w.bases, max(6 * height, cols // 2), height)
         else:
             break
     range_blocks = n_blocks
-    while pieces() * -(-n_blocks // range_blocks) < PIECES and range_blocks > 4:
+    while pieces() * ceil_div(n_blocks, range_blocks) < tuning.PIECES and range_blocks > 4:
         range_blocks = even_parts(n_blocks, range_blocks - 1)
-    return Blocks(images, rows, cols, channels, -(-n_blocks // range_blocks), range_blocks, by_images)
+    return Blocks(images, rows, cols, channels, ceil_div(n_blocks, range_blocks), range_blocks, by_images)
 
 
 @planned
@@ -150,53 +146,55 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         volume = reach[0] * plane
     part_bytes = [0, part_places[1] * line, part_places[2] * place]
     runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
-    # Taps of one row whose cells follow each other are one longer stretch of terms.
+    # Taps of one row whose cells follow each other are one longer k-block.
     row_taps = len(w.phases[0].offsets)
     side_by_side = all(len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases)
     one_run = one_block and place == blocks.channels * wide and runs == ROWS_OF_CELLS and parts[2] == 1
     merged = max(1, row_taps) if one_run and side_by_side else 1
-    # The next cells are asked for a few lines at a time: all at once they would hold up the loads of the tile.
-    asks = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
-    stretch = stretch_of(blocks.channels) if asks else blocks.channels * merged
-    cuts = -(-blocks.channels * merged // stretch)
+    # The next cells are prefetched a few lines at a time: all at once they would hold up the loads of the tile.
+    prefetches = in_place and one_block and problem.window.tap_count == 1 and moved_bytes(problem) > machine().l2_bytes
+    k_block = k_block_of(blocks.channels) if prefetches else blocks.channels * merged
+    cuts = ceil_div(blocks.channels * merged, k_block)
     pitches = [part if of > 1 else pitch for pitch, part, of in zip((plane, line, place), part_bytes, parts, strict=True)]
-    words = phase_words(sweep, starts, tap_grid, pitches)
+    phases = phase_table(sweep, starts, tap_grid, pitches)
     area_bytes = 0 if in_place else blocks.images * volume
-    buffer_start = -(-area_bytes // LINE) * LINE
+    buffer_start = round_up(area_bytes, LINE)
     buffer_n = 2 * v if one_block else blocks.range_blocks * 2 * v
     cells = blocks.images * d.target_step * blocks.rows * h.target_step * blocks.cols * w.target_step
     list_start = buffer_start + (cells * buffer_n * wide if buffered else 0)
-    list_bytes = 8 * (5 + 2 * sweep.most_taps * cuts)
-    slots = SLOTS if list_bytes <= SLOT_BYTES else 1
+    list_bytes = TapList.BYTES + 2 * WORD * sweep.most_taps * cuts
+    slots = tuning.TAP_LISTS if list_bytes <= tuning.TAP_LIST_BYTES else 1
     scratch = list_start + slots * list_bytes
     block_bytes = sweep.most_taps * blocks.channels * 2 * v * wide
-    panels = 1 if buffered else max(1, machine().l2_bytes // 2 // block_bytes)
+    panels = 1 if buffered else max(1, int(machine().l2_bytes * tuning.PANELS_L2) // block_bytes)
     # Sums that are finished at once, and would have left the cache before anybody reads them, need not go there.
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * size
     whole_lines = sweep.target_channels * size % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     stream = whole_lines and one_block and not buffered and streams(moved_bytes(problem))
     ahead, lines = np.zeros(1, np.int64), 0
-    if asks:
+    if prefetches:
         calls = min(panels, blocks.range_blocks) * cuts
-        ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
+        ahead, lines = lines_ahead(
+            np.arange(tile_rows(machine().vector_bytes)) * (hop[2] * place), blocks.channels * wide, calls
+        )
     given |= {
-        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": -(-h.bases // blocks.rows),
-        "col_blocks": -(-w.bases // blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
+        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
+        "col_blocks": ceil_div(w.bases, blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
         "parts_h": parts[1], "parts_w": parts[2], "apart_h": apart[1], "apart_w": apart[2], "part_h": part_bytes[1],
         "part_w": part_bytes[2], "in_place": int(in_place), "place_bytes": place, "line_bytes": line, "plane_bytes": plane,
         "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
-        "terms": terms, "phase_table": words, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
+        "terms": terms, "phase_table": phases, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
         "list_bytes": list_bytes, "slots": slots, "cuts": cuts,
-        "cut_bytes": stretch * wide, "buffered": int(buffered), "redo": None,
+        "cut_bytes": k_block * wide, "buffered": int(buffered), "redo": None,
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
-        "stretch": stretch if asks else 0, "ahead_table": ahead, "lines": lines,
+        "k_block": k_block if prefetches else 0, "prefetch_table": ahead, "prefetch_lines": lines,
     }  # fmt: skip
-    pieces = -(-sweep.images // blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
+    pieces = ceil_div(sweep.images, blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("first", not last),))
     swept = make_plan(compiled, DirectSweep, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
-    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
     return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)

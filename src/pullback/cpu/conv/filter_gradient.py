@@ -9,20 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv.common import LINE, PIECES, Table, lanes_of, pitches, tile_rows, wide_of
+from pullback.cpu.conv import tuning
+from pullback.cpu.conv.common import Table, lanes_of, pitches, wide_of
 from pullback.cpu.conv.filter_gradient_blocks import FilterBlocks, filter_blocks
-from pullback.cpu.conv.records import FilterGradientFinish, FilterGradientSums
+from pullback.cpu.conv.records import (
+    SHORTEST_K_BLOCK,
+    TRANSPOSED_ROWS,
+    FilterGradientFinish,
+    FilterGradientSums,
+    FilterTap,
+    Runs,
+)
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.problem import Problem
-
-FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # below which taps are merged: packed with x, or where they are
-TURNED, ENTRY_WORDS = 64, 13  # see kernels/conv_filter.py
-TURNING = 0.5  # cycles to transpose an element into a panel
-CROWDED = 0.4  # share of the cache's sets
 
 
 @dataclass(frozen=True)
@@ -76,36 +80,41 @@ def _merged_entries(axis: AxisSweep, channels: int, low: int, padded: bool) -> T
 def _tap_table(
     sweep: Sweep, tap_kernel: list[int], low: list[int], grid: list[int], columns: Table
 ) -> Table:  # fmt: skip
-    """The table of taps as kernels/conv_filter.py reads it. columns: the entries of the last axis, as _merged_entries has them."""
+    """A FilterTap for each entry. columns: the entries of the last axis, as _merged_entries has them."""
     depths, rows = (_axis_entries(sweep.axes[i], tap_kernel[i], low[i], grid[i]) for i in (0, 1))
     a, b, c = (index.reshape(-1) for index in np.indices((len(depths), len(rows), len(columns))))
     # Of the last axis, entries are taps of their own, or else parts of one tap.
     number = (a * len(rows) + b) * tap_kernel[2] + (c if tap_kernel[2] > 1 else 0)
-    return np.column_stack([depths[a], rows[b], columns[c, :3], number, columns[c, 3:]]).reshape(-1)
+    of_axes = {
+        f"{name}_{letter}": entries[index, place]
+        for letter, entries, index in (("d", depths, a), ("h", rows, b), ("w", columns, c))
+        for place, name in enumerate(("place", "first", "last"))
+    }
+    return FilterTap.columns(**of_axes, number=number, first_row=columns[c, 3], rows=columns[c, 4], adds=columns[c, 5])
 
 
 def merged_taps(sweep: Sweep, in_place: bool) -> int:
     """Taps of a row that count as channels, because channels alone are too few for the rows of a tile."""
     offsets, taps = sweep.axes[2].phases[0].offsets, sweep.tap_kernel[2]
     side_by_side = len(offsets) == taps and offsets[-1] - offsets[0] == taps - 1
-    return taps if side_by_side and sweep.source_channels < (FEW_IN_PLACE if in_place else FEW_CHANNELS) else 1
+    return taps if side_by_side and sweep.source_channels < (tuning.FEW_IN_PLACE if in_place else tuning.FEW_CHANNELS) else 1
 
 
 def _spread_in_l1(distance: int) -> bool:
     """Whether the rows of a tile, at this distance, do not meet in a few sets of the first-level cache (64 sets of lines)."""
-    sets = [row * distance // LINE % 64 for row in range(tile_rows())]
+    sets = [row * distance // LINE % 64 for row in range(tile_rows(machine().vector_bytes))]
     return max(sets.count(one) for one in sets) <= 4
 
 
 def _crowds_l2(read: int, distance: int) -> bool:
     """Whether this many bytes of each cell, with cells at this distance, lie in a small share of the sets of the cache."""
-    return read < CROWDED * math.gcd(distance, machine().l2_bytes // 8)
+    return read < tuning.CROWDED * math.gcd(distance, machine().l2_bytes // 8)
 
 
 def _cycles(problem: Problem, channels: int, n_count: int) -> float:
     """Rough cycles of a cell and group: vectors multiplied, and channels transposed into panels in channels_first."""
-    vectors = -(-n_count // lanes_of(problem))
-    return channels * vectors + (n_count * TURNING if problem.layout == "channels_first" else 0)
+    vectors = ceil_div(n_count, lanes_of(problem))
+    return channels * vectors + (n_count * tuning.TRANSPOSING if problem.layout == "channels_first" else 0)
 
 
 def _swaps(problem: Problem) -> bool:
@@ -118,7 +127,7 @@ def _swaps(problem: Problem) -> bool:
     if problem.groups > 1 and problem.layout == "channels_last":  # each row of the result has channels of every group
         return False
     c, n = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    return _cycles(problem, n, c) < 0.95 * _cycles(problem, c, n)
+    return _cycles(problem, n, c) < tuning.SWAP_RESERVE * _cycles(problem, c, n)
 
 
 @planned
@@ -129,10 +138,14 @@ def filter_plan(problem: Problem, padded: bool = True) -> FilterPlan:
     return _plan(problem, False, padded)
 
 
+def _runs(outer: int, outer_pitch: int, inner: int, inner_pitch: int, run_bytes: int) -> dict[str, int]:
+    return {"outer": outer, "outer_pitch": outer_pitch, "inner": inner, "inner_pitch": inner_pitch, "bytes": run_bytes}
+
+
 def _block_runs(
     problem: Problem, sweep: Sweep, cut: FilterBlocks, x: tuple[int, ...], y: tuple[int, ...]
-) -> tuple[list[int], list[int]]:
-    """What a block reads of x and of dy: count, distance, count, distance and bytes of its runs. A hint, rough at the edges.
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The Runs that a block reads of x and of dy. A hint, rough at the edges.
 
     x, y: bytes between channels, cells, rows and images.
     """
@@ -140,20 +153,20 @@ def _block_runs(
     d, h, w = sweep.axes
     if problem.layout == "channels_first":
         cells = cut.rows * cut.cols * size
-        return (
-            [cut.images, x[3], cut.range_channels, x[0], cells * h.source_step * w.source_step],
-            [cut.images, y[3], n, y[0], cells],
-        )
+        read = cells * h.source_step * w.source_step
+        return _runs(cut.images, x[3], cut.range_channels, x[0], read), _runs(cut.images, y[3], n, y[0], cells)
     channels = min(cut.range_channels, sweep.source_channels)
-    x_run = [cut.images * d.source_size * cut.rows, h.source_step * x[2], cut.cols, w.source_step * x[1], channels * size]
-    if channels == problem.channels_in and (w.source_step == 1 or w.high > w.low):  # no cell is left out
-        x_run[2:] = [1, 0, cut.cols * w.source_step * x[1]]
+    rows, row_pitch = cut.images * d.source_size * cut.rows, h.source_step * x[2]
     if h.source_step > 1 and h.high > h.low:
-        x_run[:2] = [x_run[0] * h.source_step, x[2]]
-    y_run = [cut.images * d.target_size * cut.rows, y[2], cut.cols, y[1], n * size]
+        rows, row_pitch = rows * h.source_step, x[2]
+    x_runs = _runs(rows, row_pitch, cut.cols, w.source_step * x[1], channels * size)
+    if channels == problem.channels_in and (w.source_step == 1 or w.high > w.low):  # no cell is left out
+        x_runs = _runs(rows, row_pitch, 1, 0, cut.cols * w.source_step * x[1])
+    y_rows = cut.images * d.target_size * cut.rows
+    y_runs = _runs(y_rows, y[2], cut.cols, y[1], n * size)
     if n == problem.channels_out:
-        y_run[2:] = [1, 0, cut.cols * y[1]]
-    return x_run, y_run
+        y_runs = _runs(y_rows, y[2], 1, 0, cut.cols * y[1])
+    return x_runs, y_runs
 
 
 def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
@@ -177,8 +190,8 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     tap_kernel = list(sweep.tap_kernel)
     if merged > 1:
         channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
-    n_padded = -(-n_count // v) * v
-    n_blocks = -(-n_count // (2 * v))
+    n_padded = round_up(n_count, v)
+    n_blocks = ceil_div(n_count, 2 * v)
     cut = filter_blocks(sweep, channels, taps, merged, v, wide, in_place, last)
     range_channels, range_blocks, images, rows, cols = cut.range_channels, cut.range_blocks, cut.images, cut.rows, cut.cols
     dy_in_place = last and size == wide
@@ -190,7 +203,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     low = [0, 0, 0] if in_place else [0, h.low, w.low]
     hop = [axis.source_step // grid[i] for i, axis in enumerate(sweep.axes)]
     reach = [(axis.high - axis.low) // grid[i] + 1 for i, axis in enumerate(sweep.axes)]
-    channel_ranges, n_ranges = -(-channels // range_channels), -(-n_blocks // range_blocks)
+    channel_ranges, n_ranges = ceil_div(channels, range_channels), ceil_div(n_blocks, range_blocks)
     pieces = cut.parts * sweep.groups * channel_ranges * n_ranges
     work = sweep.images * math.prod(axis.target_size for axis in sweep.axes) * taps * channels * n_count * sweep.groups
     if merged > 1:
@@ -203,14 +216,14 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     line = ((cols - 1) * hop[2] + reach[2]) * place
     plane = ((rows - 1) * hop[1] + reach[1]) * line
     area_bytes = 0 if in_place else images * d.source_size * plane
-    panel_start = -(-area_bytes // LINE) * LINE
+    panel_start = round_up(area_bytes, LINE)
     panel_bytes = images * d.target_size * rows * cols * 2 * v * wide
     table_start = panel_start + (1 if dy_in_place else range_blocks) * panel_bytes
-    table_bytes = 8 * images * d.target_size * rows * (1 + cols // 7)
-    turned = last == swapped  # the result has output channels by input channels, the sums have it the other way round
-    straight = not turned and whole_sums and cut.parts == 1
+    table_bytes = 8 * images * d.target_size * rows * (1 + cols // SHORTEST_K_BLOCK)
+    transposed = last == swapped  # the result has output channels by input channels, the sums have it the other way round
+    straight = not transposed and whole_sums and cut.parts == 1
     x_run, y_run = _block_runs(problem, sweep, cut, (x_channel, x_cell, x_row, x_image), (y_channel, y_cell, y_row, y_image))
-    lines = sum(run[0] * run[2] * -(-run[4] // LINE) for run in (x_run, y_run))
+    lines = sum(run["outer"] * run["inner"] * ceil_div(run["bytes"], LINE) for run in (x_run, y_run))
     fetch = whole_sums and cut.blocks * pieces > cut.parts and lines * LINE <= machine().l2_bytes
     fetch = fetch and (d.source_size == 1 or rows == h.target_size)
     scratch = table_start + 3 * table_bytes + (8 * lines + table_bytes if fetch else 0) + LINE
@@ -218,23 +231,23 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     given: dict[str, Any] = {
         "x": None, "dy": None, "target": None, "groups": sweep.groups, "channel_ranges": channel_ranges,
         "range_channels": range_channels, "n_ranges": n_ranges, "range_blocks": range_blocks,
-        "part_blocks": cut.part_blocks, "blocks": cut.blocks, "row_blocks": -(-h.target_size // rows),
-        "col_blocks": -(-w.target_size // cols),
+        "part_blocks": cut.part_blocks, "blocks": cut.blocks, "row_blocks": ceil_div(h.target_size, rows),
+        "col_blocks": ceil_div(w.target_size, cols),
         "block_images": images, "block_rows": rows, "block_cols": cols, "images": sweep.images, "depths": d.target_size,
         "rows": h.target_size, "cols": w.target_size, "in_depth": d.source_size, "in_rows": h.source_size,
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
         "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
         "y_channel": y_channel, "step_h": h.source_step, "step_w": w.source_step,
-        "channels": channels, "n_count": n_count, "n_padded": n_padded, "taps": len(tap_table) // ENTRY_WORDS,
+        "channels": channels, "out_channels": n_count, "padded_channels": n_padded, "taps": len(tap_table),
         "tap_table": tap_table, "in_place": int(in_place), "low_h": low[1],
         "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
         "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start,
         "panel_bytes": 0 if dy_in_place else panel_bytes,  # in place, only the last block of channels can need one
-        "table_start": table_start, "c_part": sums_bytes, "c_row": c_row, "c_tap": channels * c_row,
-        "c_group": n_count * wide if straight and not swapped else taps * channels * c_row, "merged": merged,
-        "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "fetch": int(fetch),
-        "table_bytes": table_bytes, "ahead": np.array(x_run + y_run, np.int64),
+        "table_start": table_start, "sums_part": sums_bytes, "sums_row": c_row, "sums_tap": channels * c_row,
+        "sums_group": n_count * wide if straight and not swapped else taps * channels * c_row, "merged": merged,
+        "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "prefetches": int(fetch),
+        "table_bytes": table_bytes, "block_runs": Runs.table([x_run, y_run]),
     }  # fmt: skip
     compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("first", not last),))
     sums = make_plan(compiled, FilterGradientSums, pieces, scratch, work // 4, given)
@@ -242,15 +255,14 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     if straight:
         return FilterPlan(sums, None, 0, checked, swapped)
     groups, channels, taps = sweep.groups, sweep.source_channels, problem.window.tap_count
-    if swapped and not turned:  # rows of all groups follow each other, here and there
+    if swapped and not transposed:  # rows of all groups follow each other, here and there
         groups, channels = 1, groups * channels
-    rows_each = max(-(-groups * channels // PIECES), -(-v // taps))
-    finish = make_plan(
-        Variant("conv.filter_gradient", "finish", problem.dtype.name, (("first", turned),)), FilterGradientFinish, -(-groups * channels // rows_each),
-        TURNED * 4 * v * wide, cut.parts * sums_bytes,
-        {
-            "sums": None, "target": None, "parts": cut.parts, "part_bytes": sums_bytes, "rows_each": rows_each,
-            "groups": groups, "channels": channels, "n_count": n_count, "taps": taps,
-        },
-    )  # fmt: skip
+    rows_each = max(ceil_div(groups * channels, tuning.PIECES), ceil_div(v, taps))
+    fields = {
+        "sums": None, "target": None, "parts": cut.parts, "part_bytes": sums_bytes, "rows_each": rows_each,
+        "groups": groups, "channels": channels, "out_channels": n_count, "taps": taps,
+    }  # fmt: skip
+    compiled = Variant("conv.filter_gradient", "finish", problem.dtype.name, (("first", transposed),))
+    pieces, scratch = ceil_div(groups * channels, rows_each), TRANSPOSED_ROWS * 4 * v * wide
+    finish = make_plan(compiled, FilterGradientFinish, pieces, scratch, cut.parts * sums_bytes, fields)
     return FilterPlan(sums, finish, cut.parts * sums_bytes, checked, swapped)

@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pullback.cpu.conv.common import PIECES, even_parts
+from pullback.cpu.conv.common import even_parts
 from pullback.cpu.conv.sweep import Sweep
+from pullback.cpu.conv.tuning import BLOCK_CELLS, FEWER_PIECES, MOST_BLOCK_BYTES, MOST_PARTS, PART_CELLS, PARTIAL_BYTES, PIECES
 from pullback.cpu.engine.machine import machine
-
-PARTIAL_BYTES = 4 << 20  # of all partial sums together
-MOST_BYTES = 4 << 20  # of a block in any case
-# Read in place (measured): cells of a block that repay fetching its sums, cells of a part that repay adding it up at the end, and
-# pieces (every further range of channels reads the other array once more).
-BLOCK_CELLS, PART_CELLS, MOST_PARTS, FEWER_PIECES = 96, 512, 16, 16
+from pullback.cpu.engine.sizes import ceil_div
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class FilterBlocks:
 
     @property
     def parts(self) -> int:
-        return -(-self.blocks // self.part_blocks)
+        return ceil_div(self.blocks, self.part_blocks)
 
 
 class _Cutter:
@@ -44,7 +40,7 @@ class _Cutter:
         self, sweep: Sweep, channels: int, taps: int, merged: int, lanes: int, wide: int, in_place: bool, last: bool
     ) -> None:
         self.sweep, self.channels, self.taps, self.merged, self.lanes, self.wide = sweep, channels, taps, merged, lanes, wide
-        self.n_blocks = -(-sweep.target_channels // (2 * lanes))
+        self.n_blocks = ceil_div(sweep.target_channels, 2 * lanes)
         # What is packed must serve many sums: the fewer the taps, the more channels on the other side.
         self.range_blocks = self.n_blocks if in_place else even_parts(self.n_blocks, 4 if taps > 4 else 8)
         self.range_channels = channels
@@ -71,7 +67,7 @@ class _Cutter:
         return True
 
     def ranges(self) -> int:
-        return self.sweep.groups * -(-self.channels // self.range_channels) * -(-self.n_blocks // self.range_blocks)
+        return self.sweep.groups * ceil_div(self.channels, self.range_channels) * ceil_div(self.n_blocks, self.range_blocks)
 
     def sums_bytes(self) -> int:
         """Of a piece."""
@@ -123,7 +119,7 @@ def filter_blocks(
         while cutter.ranges() * most_parts < wanted and cutter.halve():
             pass
         images, rows, cols = cutter.block()
-    while cutter.bytes_of(1, rows, cols) > MOST_BYTES:  # it holds whole depths, which may be many
+    while cutter.bytes_of(1, rows, cols) > MOST_BLOCK_BYTES:  # it holds whole depths, which may be many
         if cutter.range_channels > lanes and not in_place and merged == 1:
             cutter.range_channels = even_parts(channels, cutter.range_channels // 2, lanes)
         elif cutter.range_blocks > 1:
@@ -133,9 +129,9 @@ def filter_blocks(
         else:
             break
         images = 1
-    blocks = -(-sweep.images // images) * -(-h.target_size // rows) * -(-w.target_size // cols)
+    blocks = ceil_div(sweep.images, images) * ceil_div(h.target_size, rows) * ceil_div(w.target_size, cols)
     while cutter.ranges() * parts < wanted and parts < min(most_parts, blocks) and (parts + 1) * sums_bytes <= PARTIAL_BYTES:
         parts += 1
     while cutter.ranges() * parts < wanted and (cutter.halve() if in_place else cutter.halve_channels()):
         pass
-    return FilterBlocks(cutter.range_channels, cutter.range_blocks, images, rows, cols, blocks, -(-blocks // parts))
+    return FilterBlocks(cutter.range_channels, cutter.range_blocks, images, rows, cols, blocks, ceil_div(blocks, parts))

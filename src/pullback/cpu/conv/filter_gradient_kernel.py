@@ -14,15 +14,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.conv.records import TRANSPOSED_ROWS, FilterGradientFinish, FilterGradientSums, FilterTap, Runs
+from pullback.cpu.conv.records import (
+    LONGEST_K_BLOCK,
+    SHORTEST_K_BLOCK,
+    TRANSPOSED_ROWS,
+    FilterGradientFinish,
+    FilterGradientSums,
+    FilterTap,
+    Runs,
+)
 from pullback.cpu.conv.source_kernel import make_pack_row
 from pullback.cpu.simd.native import LINE
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.register_tiles import make_tiles, tile_size
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import inline, outline, put_int, stay_outline
-
-LONGEST, SHORTEST = 16, 7  # cells of a k-block while memory is prefetched, where rows can be cut evenly
 
 tap_at, runs_at = records_at(FilterTap), records_at(Runs)
 
@@ -108,7 +114,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
             col0, col1 = max(w0, tap.first_w), min(w1, tap.last_w)
             count, depth = 0, col1 - col0
             if ahead[1]:  # the shorter the k-blocks, the more evenly spread
-                for length in range(LONGEST, SHORTEST - 1, -1):
+                for length in range(LONGEST_K_BLOCK, SHORTEST_K_BLOCK - 1, -1):
                     if depth % length == 0:
                         depth = length
                         break

@@ -5,59 +5,56 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv.cells import cells_plan, prefers_cells
-from pullback.cpu.conv.common import LINE, ConvPlan
+from pullback.cpu.conv import tuning
+from pullback.cpu.conv.cells import prefers_cells
+from pullback.cpu.conv.common import ConvPlan
 from pullback.cpu.conv.direct import direct_plan
 from pullback.cpu.conv.filter_gradient import FilterPlan, filter_plan
 from pullback.cpu.conv.filter_order import in_known_order
-from pullback.cpu.conv.pointwise import pointwise_plan, prefers_pointwise, takes_pointwise
 from pullback.cpu.conv.sweep import lies_far
 from pullback.cpu.conv.transpose import transposed
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import LINE, round_up
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
-from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
 from pullback.window import Window, axis_slices
 
 BYTE = np.dtype(np.uint8)
-MOST_TURNED_CELLS, FEWEST_TURNED_CHANNELS = 16, 32  # measured: larger images fill vectors in place
-MOST_TURNED_BYTES = 8 << 20
 
 
 def run_sweep(
-    make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, mended: Array | None = None
+    make_plan: Callable[..., ConvPlan], problem: Problem, source: Array, filter: Array, redone: Array | None = None
 ) -> Array:
     """conv (source is x) or conv_grad_input (source is dy).
 
     Weights that are not finite must not meet the zeros that pad the source: then a second plan runs, which skips taps beside it.
-    mended: a result, of which only those blocks are made again that hold something that is not finite (by the direct plan).
+    redone: a result, of which only those blocks are made again that hold something that is not finite (by the direct plan).
     """
     source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
     plan = make_plan(problem, order)
     packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
-    start = -(-address_of(packed) // LINE) * LINE
+    start = round_up(address_of(packed), LINE)
     plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
     if faults[0]:
         plan = make_plan(problem, order, False)  # whose panels are the same
     if plan.target_cells is not None:
-        return _scattered(problem, plan, mended, source=address_of(source), packed=start)
-    target = mended
+        return _scattered(problem, plan, redone, source=address_of(source), packed=start)
+    target = redone
     if target is None:
         target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
-    more = {} if mended is None else {"redo": 1}
+    more = {} if redone is None else {"redo": 1}
     plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
     return target
 
 
-def _scattered(problem: Problem, plan: ConvPlan, mended: Array | None, **given: int) -> Array:
+def _scattered(problem: Problem, plan: ConvPlan, redone: Array | None, **given: int) -> Array:
     """An input gradient that is zero in most cells: the others are made side by side."""
     assert plan.target_cells is not None
     channels = np.arange(problem.channels_in)
@@ -65,13 +62,13 @@ def _scattered(problem: Problem, plan: ConvPlan, mended: Array | None, **given: 
     places = (np.arange(problem.batch), *in_layout)
     target = new_array(tuple(map(len, places)), problem.dtype)
     plan.sweep.run(target=address_of(target), **given)
-    result = new_array(problem.input_shape, problem.dtype) if mended is None else mended
+    result = new_array(problem.input_shape, problem.dtype) if redone is None else redone
     result.fill(0)
     result[np.ix_(*places)] = target
     return result
 
 
-def mend(problem: Problem, source: Array, filter: Array, target: Array) -> None:
+def redo(problem: Problem, source: Array, filter: Array, target: Array) -> None:
     """Make again those blocks of a result, made by another kernel, that hold something that is not finite."""
     run_sweep(direct_plan, problem, source, filter, target)
 
@@ -115,7 +112,7 @@ def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
 
 def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
     workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
-    start = -(-address_of(workspace) // LINE) * LINE
+    start = round_up(address_of(workspace), LINE)
     a, b = (dy, x) if plan.swapped else (x, dy)
     plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
     if plan.finish:
@@ -124,12 +121,12 @@ def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
 
 def few_channels(problem: Problem) -> str | None:
     if not prefers_cells(problem):
-        return "its vectors run over cells, and the produced channels fill vectors as well"
+        return "its vectors run over cells, and the output channels fill vectors as well"
     return None
 
 
-def turned(problem: Problem, source: Array, filter: Array) -> Array:
-    """Images turned to channels_last and back, between which the direct kernel finds whole vectors of channels."""
+def transposed_conv(problem: Problem, source: Array, filter: Array) -> Array:
+    """Images transposed to channels_last and back, between which the direct kernel finds whole vectors of channels."""
     last = replace(problem, layout="channels_last")
     rank = problem.window.rank
     cells = transposed(source.reshape(*source.shape[:2], -1))
@@ -140,28 +137,19 @@ def turned(problem: Problem, source: Array, filter: Array) -> Array:
     return flat.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
 
 
-def can_turn(problem: Problem) -> str | None:
+def can_transpose(problem: Problem) -> str | None:
     if problem.layout != "channels_first":
-        return "it turns images from channels_first, and these lie in channels_last"
+        return "it transposes images from channels_first, and these lie in channels_last"
     return ordinary(problem)
 
 
-def worth_turning(problem: Problem) -> str | None:
+def transpose_pays(problem: Problem) -> str | None:
     window = problem.window
-    if max(math.prod(window.input_size), math.prod(window.output_size)) > MOST_TURNED_CELLS:
-        return f"it is for images of at most {MOST_TURNED_CELLS} cells, which do not fill vectors"
-    if min(problem.channels_in, problem.channels_out) // problem.groups < FEWEST_TURNED_CHANNELS:
-        return f"it is for at least {FEWEST_TURNED_CHANNELS} channels, which fill vectors"
+    if max(math.prod(window.input_size), math.prod(window.output_size)) > tuning.TRANSPOSED_CELLS:
+        return f"it is for images of at most {tuning.TRANSPOSED_CELLS} cells, which do not fill vectors"
+    if min(problem.channels_in, problem.channels_out) // problem.groups < tuning.TRANSPOSED_CHANNELS:
+        return f"it is for at least {tuning.TRANSPOSED_CHANNELS} channels, which fill vectors"
     both = math.prod(problem.input_shape) + math.prod(problem.output_shape)
-    if both * problem.dtype.itemsize > MOST_TURNED_BYTES:
-        return "it turns all images at once, and these take too much memory"
+    if both * problem.dtype.itemsize > tuning.TRANSPOSED_BYTES:
+        return "it transposes all images at once, and these take too much memory"
     return None
-
-
-def register() -> None:
-    for op in ("conv", "conv_grad_input"):
-        add_kernel(op, CPU, "pointwise", takes_pointwise, partial(run_sweep, pointwise_plan), pays=prefers_pointwise)
-        add_kernel(op, CPU, "cells", ordinary, partial(run_sweep, cells_plan), pays=few_channels)
-        add_kernel(op, CPU, "turned", can_turn, turned, pays=worth_turning)
-        add_kernel(op, CPU, "direct", ordinary, partial(run_sweep, direct_plan))
-    add_kernel("conv_grad_filter", CPU, "direct", ordinary, direct_filter)

@@ -1,4 +1,4 @@
-"""Plans of windows of one cell in channels_first; see kernels/conv_pointwise.py."""
+"""Plans of windows of one cell in channels_first, without transposing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import math
 
 import numpy as np
 
+from pullback.cpu.conv import tuning
 from pullback.cpu.conv.common import (
-    LINE,
-    PIECES,
     ConvPlan,
     even_parts,
+    k_block_of,
     lanes_of,
     lines_ahead,
     moved_bytes,
     pack_plan,
     panel_terms,
-    stretch_of,
     sweep_arguments,
-    tile_rows,
     wide_of,
     work_of,
 )
@@ -26,21 +24,17 @@ from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.compiler import Variant
+from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 
-BLOCK_BYTES = 192 << 10  # of source cells in scratch
-MOST_CELLS = 256  # of a block
-# Against the direct kernel, in multiplications of a cell: what a tile costs beside its terms, copying a cell instead of turning it,
-# turning a result, and how much of all the time the direct kernel waits for memory that is not asked for ahead. Measured.
-TILE_TERMS, COPIED, TURNED, WAITED = 6, 2, 7, 0.2
 
-
-def takes_pointwise(problem: Problem) -> str | None:
+def can(problem: Problem) -> str | None:
     """Why not, if not."""
     window = problem.window
     if problem.layout != "channels_first":
@@ -52,14 +46,14 @@ def takes_pointwise(problem: Problem) -> str | None:
     return ordinary(problem)
 
 
-def prefers_pointwise(problem: Problem) -> str | None:
+def pays(problem: Problem) -> str | None:
     """Why it would take longer than the direct kernel, if so."""
     sweep, v = sweep_of(problem), lanes_of(problem)
     cells, summed, produced = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
-    wasted = -(-cells // (2 * v)) * 2 * v / cells - -(-produced // v) * v / produced
-    more = wasted * (1 + TILE_TERMS / summed) + COPIED / produced - TURNED / summed
-    if more > (WAITED if streams(moved_bytes(problem)) else 0):
-        return "its vectors run over cells, and these would leave more of them empty than the produced channels"
+    wasted = ceil_div(cells, 2 * v) * 2 * v / cells - round_up(produced, v) / produced
+    more = wasted * (1 + tuning.TILE_TERMS / summed) + tuning.COPIED / produced - tuning.TRANSPOSED_RESULT / summed
+    if more > (tuning.WAITED if streams(moved_bytes(problem)) else 0):
+        return "its vectors run over cells, and these would leave more of them empty than the output channels"
     return None
 
 
@@ -70,30 +64,31 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     channels, produced = sweep.source_channels, sweep.target_channels
     cells = math.prod(problem.window.input_size)
     rows, terms, _ = panel_terms(sweep, channels)
-    most = max(2 * v, min(MOST_CELLS, BLOCK_BYTES // (channels * wide)) // (2 * v) * 2 * v)
+    most = max(2 * v, min(tuning.POINTWISE_CELLS, tuning.POINTWISE_BYTES // (channels * wide)) // (2 * v) * 2 * v)
     block = even_parts(cells, most, 2 * v)
-    blocks = -(-cells // block)
+    blocks = ceil_div(cells, block)
     # What a piece reads ahead is its own, so a piece has several blocks where there are enough of them.
-    piece_blocks = max(1, min(blocks, blocks * sweep.images * sweep.groups // (2 * PIECES)))
-    pieces_each = -(-blocks // piece_blocks)
+    piece_blocks = max(1, min(blocks, blocks * sweep.images * sweep.groups // (2 * tuning.PIECES)))
+    pieces_each = ceil_div(blocks, piece_blocks)
     given = sweep_arguments(problem, sweep)
-    stretch = stretch_of(terms)
-    stretches = terms // stretch
-    parts = sum(-(-min(2 * v, produced - n0) // tile_rows()) for n0 in range(0, produced, 2 * v))
-    asking = parts * -(-block // (2 * v)) * stretches  # stretches of a whole block
-    ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, asking)
-    steps = np.arange(stretches, dtype=np.int64) * stretch
+    k_block = k_block_of(terms)
+    k_blocks = terms // k_block
+    height = tile_rows(machine().vector_bytes)
+    parts = sum(ceil_div(min(2 * v, produced - n0), height) for n0 in range(0, produced, 2 * v))
+    fetching = parts * ceil_div(block, 2 * v) * k_blocks  # k-blocks of a whole block
+    ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, fetching)
+    steps = np.arange(k_blocks, dtype=np.int64) * k_block
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * wide
     whole_lines = cells * wide % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     given |= {
-        "pieces_each": pieces_each, "piece_blocks": piece_blocks, "block_cells": block, "cells": cells, "stretches": stretches,
-        "stretch": stretch, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide, "ahead_table": ahead,
-        "lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
+        "pieces_each": pieces_each, "piece_blocks": piece_blocks, "block_cells": block, "cells": cells, "k_blocks": k_blocks, "terms": terms,
+        "k_block": k_block, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide, "prefetch_table": ahead,
+        "prefetch_lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
     }  # fmt: skip
-    scratch = -(-block // (2 * v)) * channels * 2 * v * wide
+    scratch = ceil_div(block, 2 * v) * channels * 2 * v * wide
     compiled = Variant("conv.pointwise", "sweep", problem.dtype.name)
     swept = make_plan(
         compiled, PointwiseSweep, sweep.images * sweep.groups * pieces_each, scratch, work_of(sweep, terms), given
     )
-    packed_bytes = sweep.groups * given["n_padded"] * terms * wide
+    packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     return ConvPlan(pack_plan(problem, sweep, rows, terms, order, False), swept, packed_bytes, None)

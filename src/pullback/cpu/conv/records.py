@@ -6,6 +6,10 @@ from pullback.cpu.engine.records import Record
 
 # A run of target cells is a row with zeros beyond its ends, a part of a row that the same taps make, or one cell of each image.
 ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2
+LONGEST_K_BLOCK, SHORTEST_K_BLOCK = (
+    16,
+    7,
+)  # cells of a k-block of a filter gradient that prefetches, where rows can be cut evenly
 TRANSPOSED_ROWS = 64  # rows that are transposed at once: whole lines on both sides, few enough rows for the TLB
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pullback.cpu.engine.sizes import ceil_div
 from pullback.problem import Problem
 from pullback.window import Window
 
@@ -81,7 +82,7 @@ def gradient_phases(window: Window, axis: int) -> tuple[AxisPhase, ...]:
         if start < n:
             taps = range(t, k, s // common)
             offsets = _evenly((start + p - t * d) // s, -(d // common), len(taps))
-            found.append(AxisPhase(start, -(-(n - start) // s), taps, offsets))
+            found.append(AxisPhase(start, ceil_div(n - start, s), taps, offsets))
     return tuple(sorted(found, key=lambda phase: phase.start))
 
 
@@ -89,7 +90,7 @@ def with_idle(phases: tuple[AxisPhase, ...], n: int, s: int) -> tuple[AxisPhase,
     """Phases of an axis of n cells and those without taps, one for each residue of the stride s."""
     found = {phase.start: phase for phase in phases}
     return tuple(
-        found.get(start) or AxisPhase(start, -(-(n - start) // s), range(0), range(0)) for start in range(min(s, n))
+        found.get(start) or AxisPhase(start, ceil_div(n - start, s), range(0), range(0)) for start in range(min(s, n))
     )  # fmt: skip
 
 
@@ -209,7 +210,7 @@ def _axis(window: Window, axis: int, forward: bool) -> AxisSweep:
     phases = tuple(phase.alive(1, o) for phase in gradient_phases(window, axis))
     if min(s, n) <= MOST_IDLE:
         return AxisSweep(o, n, 1, s, with_idle(phases, n, s))
-    phases = tuple(phase for phase in phases if phase.taps) or (AxisPhase(0, -(-n // s), range(0), range(0)),)
+    phases = tuple(phase for phase in phases if phase.taps) or (AxisPhase(0, ceil_div(n, s), range(0), range(0)),)
     if len(phases) == min(s, n):
         return AxisSweep(o, n, 1, s, phases)
     # The cells that have taps, side by side: the phases follow each other round and round, up to the last cell.

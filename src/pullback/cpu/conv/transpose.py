@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv.records import TransposeTranspose
+from pullback.cpu.conv.records import TRANSPOSED_ROWS, Transpose
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import ceil_div
 from pullback.rules import Array
 
-BAND = 64  # see kernels/matrix.py
 NATIVE = ("float32", "float64")
 
 
 @planned
 def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
-    bands = -(-rows // BAND)
+    bands = ceil_div(rows, TRANSPOSED_ROWS)
     given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}
     moved = 2 * count * rows * cols * dtype.itemsize
-    return make_plan(Variant("conv.transpose", "transpose", dtype.name), TransposeTranspose, count * bands, 0, moved, given)
+    return make_plan(Variant("conv.transpose", "transpose", dtype.name), Transpose, count * bands, 0, moved, given)
 
 
 def transposed(matrices: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
-from pullback.registry import CPU, add_kernel
 from pullback.rules import Array
 
 MOST_EACH = 16  # channels of a group on either side
@@ -116,13 +114,13 @@ def _each(problem: Problem) -> tuple[int, int]:
     return problem.channels_in // problem.groups, problem.channels_out // problem.groups
 
 
-def _depthwise_can(problem: Problem) -> str | None:
+def can(problem: Problem) -> str | None:
     if _each(problem) != (1, 1):
         return "it is for groups of one channel in and one out, not {} and {}".format(*_each(problem))
     return ordinary(problem)
 
 
-def _several_groups(problem: Problem) -> str | None:
+def pays(problem: Problem) -> str | None:
     return "it lays groups side by side, and there is only one" if problem.groups == 1 else None
 
 
@@ -141,18 +139,10 @@ def _fills_vectors(problem: Problem) -> bool:
     return direct < spread
 
 
-def _grouped_pays(problem: Problem) -> str | None:
+def grouped_pays(problem: Problem) -> str | None:
     if max(_each(problem)) > MOST_EACH:
         return f"it is for groups of at most {MOST_EACH} channels in and out, not {max(_each(problem))}"
-    refused = _several_groups(problem)
+    refused = pays(problem)
     if refused is None and _fills_vectors(problem):
         return "it spreads groups over vectors, and the channels of one group fill them well enough"
     return refused
-
-
-def register() -> None:
-    """Put the kernels on the lists of the cpu backend."""
-    runs: dict[str, Any] = {"conv": conv, "conv_grad_input": conv_grad_input, "conv_grad_filter": conv_grad_filter}
-    for op, run in runs.items():
-        add_kernel(op, CPU, "depthwise", _depthwise_can, run, pays=_several_groups)
-        add_kernel(op, CPU, "grouped", ordinary, partial(run), pays=_grouped_pays)

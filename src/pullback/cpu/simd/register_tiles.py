@@ -177,9 +177,9 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         total.add_incoming(m, k_end)
         totals.append(total)
     masks = [some_lanes(builder, builder.sub(n, ir.Constant(I64, v * count)), count) for v in range(vectors)]
-    load = declare(builder, f"llvm.mfetched.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
+    load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
     store = declare(
-        builder, f"llvm.mfetched.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type]
+        builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type]
     )
     align, c_index = ir.Constant(I32, size), row_indices(c_row)
     stores = {kind: builder.append_basic_block(f"store{kind}") for kind in (FRESH, ADDED, STREAMED)}

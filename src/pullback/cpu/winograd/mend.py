@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.cpu.conv.ops import mend
+from pullback.cpu.conv.ops import redo as mend
 from pullback.problem import Problem
 from pullback.rules import Array
 

@@ -17,7 +17,7 @@ from pullback.cpu.winograd.filter_gradient import gradient_plans
 from pullback.cpu.winograd.mend import mend_filter, mend_sweep, odd_channels, too_many
 from pullback.cpu.winograd.shapes import axes_of, shape_of
 from pullback.problem import Problem
-from pullback.registry import CPU, add_kernel, kernels_for
+from pullback.registry import CPU, kernels_for
 from pullback.rules import Array
 from pullback.settings import current_precision
 from pullback.window import Window
@@ -169,8 +169,3 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     plans.share.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums))
     plans.finish.run(sums=address_of(sums), df=address_of(df), faults=address_of(faults))
     return mend_filter(problem, dy, x, df, _otherwise) if faults[0] else df
-
-
-def register() -> None:
-    for op, run in (("conv", conv), ("conv_grad_input", conv_grad_input), ("conv_grad_filter", conv_grad_filter)):
-        add_kernel(op, CPU, NAME, can, run, pays=pays, error=ERROR)
