@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.conv.filter_order import FilterOrder, filter_steps
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd.records import TAPS, TiledArray
-from pullback.cpu.winograd.shapes import Axes, Shape
+from pullback.cpu.winograd.shapes import Axes, Shape, axes_of
 from pullback.cpu.winograd.tuning import DEPTH_BLOCK, MOST_BLOCK_BYTES
 from pullback.problem import Problem
 from pullback.window import Window
@@ -74,7 +75,20 @@ def tile_fields(problem: Problem, shape: Shape, block: int, start: int, offsets:
     }, stage_start + stage_bytes  # fmt: skip
 
 
-def tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+def filter_fields(problem: Problem, shape: Shape, order: FilterOrder, flipped: bool) -> dict[str, Any]:
+    """The fields of Filter, for one that lies in memory in this order."""
+    axes = axes_of(problem.window)
+    assert axes is not None
+    tap, c, m, group = (step * problem.dtype.itemsize for step in filter_steps(problem, order))
+    return {
+        "filter": None, "nonfinite": None, "in_channels": shape.in_channels, "out_channels": shape.out_channels,
+        "taps": problem.window.tap_count, "k_blocks": shape.k_blocks, "group_pitch": group, "tap_pitch": tap,
+        "in_channel_pitch": m if flipped else c, "out_channel_pitch": c if flipped else m,
+        "tap_numbers": _tap_numbers(problem.window, axes, flipped),
+    }  # fmt: skip
+
+
+def _tap_numbers(window: Window, axes: Axes, flipped: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The numbers in the filter of the taps of each k-block, by depth, then tap block; -1 for taps that fill up a tap block."""
     numbers = np.arange(window.tap_count, dtype=np.int64).reshape(window.kernel)
     if flipped:

@@ -31,12 +31,17 @@ def make_place(height: int, width: int) -> Any:
     @outline
     def place(args, array, table, base, row, row_pitch, column, column_pitch, outside):
         stay_outline()
-        d_h, d_w = args.dilation_h, args.dilation_w
+        d_h, d_w, rows, columns = (
+            args.dilation_h,
+            args.dilation_w,
+            array.rows,
+            array.columns,
+        )  # loads in conditions would branch
         for i in range(height):
-            inside = 0 <= row + i * d_h < array.rows
+            inside = 0 <= row + i * d_h < rows
             at, entry = base + i * row_pitch + column * column_pitch, table + WORD * i * width
             for j in range(width):
-                here = inside and 0 <= column + j * d_w < array.columns
+                here = inside and 0 <= column + j * d_w < columns
                 put_int(entry + WORD * j, at + j * d_w * column_pitch if here else outside)
 
     return place

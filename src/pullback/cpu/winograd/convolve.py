@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder, filter_steps
+from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
-from pullback.cpu.winograd.blocks import depths_of_block, tap_numbers, tile_fields, tiles_of_block, variant
+from pullback.cpu.winograd.blocks import depths_of_block, filter_fields, tile_fields, tiles_of_block, variant
 from pullback.cpu.winograd.records import TAPS, Convolve, TransformFilter
-from pullback.cpu.winograd.shapes import Shape, axes_of, register_tile, shape_of
+from pullback.cpu.winograd.shapes import Shape, register_tile, shape_of
 from pullback.problem import Problem
 
 
@@ -41,21 +41,14 @@ def packed_filter(shape: Shape) -> Packed:
 
 def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrder) -> Plan:
     """The filter, which lies in memory in this order, transformed."""
-    axes = axes_of(problem.window)
-    assert axes is not None
-    item, taps, packed = problem.dtype.itemsize, problem.window.tap_count, packed_filter(shape)
-    tap, c, m, group = (step * item for step in filter_steps(problem, order))
-    in_pitch, out_pitch = (m, c) if flipped else (c, m)
+    packed, fields = packed_filter(shape), filter_fields(problem, shape, order, flipped)
     chunks, stage_start = ceil_div(shape.in_channels, tuning.FILTER_CHUNK), round_up(WORD * TAPS**2, LINE)
-    scratch = stage_start + (1 + taps * tuning.FILTER_CHUNK + 2 * shape.lanes) * machine().vector_bytes
-    given = packed.fields() | {
-        "filter": None, "nonfinite": None, "chunk": tuning.FILTER_CHUNK, "chunks": chunks, "k_blocks": shape.k_blocks, "taps": taps,
-        "in_channels": shape.in_channels, "out_channels": shape.out_channels, "tap_pitch": tap,
-        "in_channel_pitch": in_pitch, "out_channel_pitch": out_pitch, "group_pitch": group,
-        "tap_numbers": tap_numbers(problem.window, axes, flipped), "stage_start": stage_start,
-    }  # fmt: skip
-    options = {"taps_last": order == TAPS_LAST, "in_channels_inner": in_pitch < out_pitch}
-    compiled = variant(problem, shape, "convolve", "transform_filter", **options)
+    scratch = stage_start + (1 + fields["taps"] * tuning.FILTER_CHUNK + 2 * shape.lanes) * machine().vector_bytes
+    inner = fields["in_channel_pitch"] < fields["out_channel_pitch"]
+    compiled = variant(
+        problem, shape, "convolve", "transform_filter", taps_last=order == TAPS_LAST, in_channels_inner=inner
+    )  # fmt: skip
+    given = fields | packed.fields() | {"chunk": tuning.FILTER_CHUNK, "chunks": chunks, "stage_start": stage_start}
     return make_plan(compiled, TransformFilter, chunks * shape.groups, scratch, packed.total, given)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pullback.cpu.conv.filter_order import filter_steps, own_order
+from pullback.cpu.conv.filter_order import own_order
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
-from pullback.cpu.winograd.blocks import depths_of_block, tap_numbers, tile_fields, tiles_of_block, variant
+from pullback.cpu.winograd.blocks import depths_of_block, filter_fields, tile_fields, tiles_of_block, variant
 from pullback.cpu.winograd.records import Finish, PartialSums
-from pullback.cpu.winograd.shapes import Shape, axes_of, register_tile, shape_of
+from pullback.cpu.winograd.shapes import Shape, register_tile, shape_of
 from pullback.problem import Problem
 
 
@@ -59,40 +60,38 @@ class GradientPlans:
 
 @planned
 def gradient_plans(problem: Problem) -> GradientPlans:
-    shape, axes = shape_of(problem, False), axes_of(problem.window)
+    shape = shape_of(problem, False)
     assert shape is not None
-    assert axes is not None
-    vector_bytes, cut, taps, (depth_block, slots) = (
-        machine().vector_bytes, cut_gradient(shape), problem.window.tap_count, depths_of_block(shape)
-    )  # fmt: skip
-    channels_first = problem.layout == "channels_first"
-    sum_point_pitch = cut.x_block * cut.sum_pitch + vector_bytes
-    sum_bytes = round_up(shape.k_blocks * shape.points * sum_point_pitch, LINE)
+    cut = cut_gradient(shape)
+    point_pitch = cut.x_block * cut.sum_pitch + machine().vector_bytes
+    sum_bytes = round_up(shape.k_blocks * shape.points * point_pitch, LINE)
     pieces = shape.groups * cut.x_blocks * cut.dy_blocks * cut.splits
-    sums = vars(cut) | {"sums": None, "sum_bytes": sum_bytes, "sum_point_pitch": sum_point_pitch}
+    sums = vars(cut) | {"sums": None, "sum_bytes": sum_bytes, "sum_point_pitch": point_pitch}
+    partial_sums = _partial_sums_plan(problem, shape, cut, pieces, sums)
+    return GradientPlans(
+        partial_sums, _finish_plan(problem, shape, pieces, sums), pieces * sum_bytes, shape.source.start_bytes
+    )  # fmt: skip
 
+
+def _partial_sums_plan(problem: Problem, shape: Shape, cut: Cut, pieces: int, sums: dict[str, Any]) -> Plan:
+    vector_bytes, (depth_block, slots) = machine().vector_bytes, depths_of_block(shape)
     dy_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     dy_bytes = shape.points * (depth_block * cut.block * cut.sum_pitch + vector_bytes) + cut.vectors * vector_bytes
     zeros = max(cut.x_block, cut.dy_block) * shape.item_bytes
     tiles, scratch = tile_fields(problem, shape, cut.block, dy_start + round_up(dy_bytes, LINE), slots, zeros)
-    moved = shape.batch * (shape.source.image_pitch + shape.target.image_pitch) + pieces * sum_bytes
-    options = {"channels_first": channels_first, "rows": cut.rows, "vectors": cut.vectors}
-    partial_sums = make_plan(
-        variant(problem, shape, "filter_gradient", "partial_sums", **options), PartialSums, pieces, scratch, moved,
-        sums | tiles | {"x": None, "dy": None, "dy_start": dy_start},
-    )  # fmt: skip
+    options = {"channels_first": problem.layout == "channels_first", "rows": cut.rows, "vectors": cut.vectors}
+    compiled = variant(problem, shape, "filter_gradient", "partial_sums", **options)
+    moved = shape.batch * (shape.source.image_pitch + shape.target.image_pitch) + pieces * sums["sum_bytes"]
+    given = sums | tiles | {"x": None, "dy": None, "dy_start": dy_start}
+    return make_plan(compiled, PartialSums, pieces, scratch, moved, given)
 
-    tap, c, m, group = (step * problem.dtype.itemsize for step in filter_steps(problem, own_order(problem.layout)))
+
+def _finish_plan(problem: Problem, shape: Shape, pieces: int, sums: dict[str, Any]) -> Plan:
+    vector_bytes = machine().vector_bytes
     table_start = round_up(shape.points * vector_bytes, LINE)
     stage_start = table_start + round_up(WORD * shape.points, LINE)
-    finish = make_plan(
-        variant(problem, shape, "filter_gradient", "finish", channels_first=channels_first), Finish,
-        shape.groups * shape.in_channels, stage_start + (1 + round_up(taps, shape.lanes)) * vector_bytes, pieces * sum_bytes,
-        sums | {
-            "df": None, "nonfinite": None, "k_blocks": shape.k_blocks, "taps": taps, "in_channels": shape.in_channels,
-            "out_channels": shape.out_channels, "tap_pitch": tap, "in_channel_pitch": c, "out_channel_pitch": m,
-            "group_pitch": group, "tap_numbers": tap_numbers(problem.window, axes, False), "table_start": table_start,
-            "stage_start": stage_start,
-        },
-    )  # fmt: skip
-    return GradientPlans(partial_sums, finish, pieces * sum_bytes, shape.source.start_bytes)
+    scratch = stage_start + (1 + round_up(problem.window.tap_count, shape.lanes)) * vector_bytes
+    compiled = variant(problem, shape, "filter_gradient", "finish", channels_first=problem.layout == "channels_first")
+    given = sums | filter_fields(problem, shape, own_order(problem.layout), False)
+    given |= {"table_start": table_start, "stage_start": stage_start}
+    return make_plan(compiled, Finish, shape.groups * shape.in_channels, scratch, pieces * sums["sum_bytes"], given)

@@ -110,7 +110,7 @@ def build(
             block = (group * args.x_blocks + c // args.x_block) * args.dy_blocks + m // args.dy_block
             sums = args.sums + block * args.splits * args.sum_bytes
             sums += c % args.x_block * args.sum_pitch + m % args.dy_block * WIDE
-            target = args.df + group * args.group_pitch + c * args.in_channel_pitch + m * args.out_channel_pitch
+            target = args.filter + group * args.group_pitch + c * args.in_channel_pitch + m * args.out_channel_pitch
             n = min(V, args.out_channels - m)
             for b in range(args.k_blocks):
                 for point in range(POINTS):

@@ -77,7 +77,7 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     df, sums = new_array(problem.filter_shape, problem.dtype), new_array((plans.sum_bytes,), BYTE)
     nonfinite = np.zeros(1, np.int64)
     plans.partial_sums.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums))
-    plans.finish.run(sums=address_of(sums), df=address_of(df), nonfinite=address_of(nonfinite))
+    plans.finish.run(sums=address_of(sums), filter=address_of(df), nonfinite=address_of(nonfinite))
     return redo_filter(problem, dy, x, df, _plain_sum) if nonfinite[0] else df
 
 

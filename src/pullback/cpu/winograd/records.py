@@ -46,15 +46,23 @@ class PackedFilter(Record):
     ints: ClassVar[tuple[str, ...]] = ("packed panel_pitch packed_point_pitch packed_group_pitch",)
 
 
-class TransformFilter(PackedFilter):
-    """A chunk of the input channels of one group of a filter into panels. Weights that are not finite set a flag."""
+class Filter(Record):
+    """Base: a filter, or the gradient of one, as it lies in memory, and the taps of its k-blocks."""
+
+    ints: ClassVar[tuple[str, ...]] = (
+        "filter nonfinite",  # addresses: the weights; a flag that is set where one is not finite
+        "in_channels out_channels taps k_blocks",  # of a group
+        "group_pitch tap_pitch in_channel_pitch out_channel_pitch",  # bytes
+        "tap_numbers",  # a table: of each k-block the taps in the filter, -1 where there is none
+    )
+
+
+class TransformFilter(Filter, PackedFilter):
+    """A chunk of the input channels of one group of a filter into panels."""
 
     ints = (
-        "filter nonfinite",  # addresses: the weights, the flag
         "chunk chunks",  # input channels of a piece, and pieces of a group
-        "k_blocks taps in_channels out_channels panel",  # panel: output channels of one
-        "tap_pitch in_channel_pitch out_channel_pitch group_pitch",  # of the filter, bytes
-        "tap_numbers",  # a table: of each k-block the taps in the filter, -1 where there is none
+        "panel",  # output channels of one
         "stage_start",  # in scratch: zeros, then transposed weights
     )
 
@@ -93,16 +101,9 @@ class PartialSums(Tiles, Sums):
     )
 
 
-class Finish(Sums):
-    """The gradient of one channel of x with all channels of dy, of one group, from the sums of all splits.
-
-    Results that are not finite set a flag.
-    """
+class Finish(Filter, Sums):
+    """The gradient of one channel of x with all channels of dy, of one group, from the sums of all splits."""
 
     ints = (
-        "df nonfinite",
-        "k_blocks taps in_channels out_channels",
-        "tap_pitch in_channel_pitch out_channel_pitch group_pitch",  # of the filter, bytes
-        "tap_numbers",  # a table: of each k-block the taps in the filter, -1 where there is none
         "table_start stage_start",  # in scratch: addresses of a tile's taps; a cell for taps that are none, then transposed weights
     )

@@ -170,7 +170,7 @@ def shape_of(problem: Problem, flipped: bool) -> Shape | None:
 
 def register_tile(out_channels: int, lanes: int) -> tuple[int, int]:
     """(rows, vectors) of the register tile that wastes the fewest lanes, the wider the better."""
-    registers = 32 if machine().vector_bytes == 64 else 16
+    registers, widest = (32, 5) if machine().vector_bytes == 64 else (16, 3)
     needed = ceil_div(out_channels, lanes)
-    vectors = min(range(1, 6 if registers == 32 else 4), key=lambda v: (round_up(needed, v), -v))
-    return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
+    vectors = min(range(1, widest + 1), key=lambda v: (round_up(needed, v), -v))
+    return max(1, min(14, (registers - vectors - 1) // vectors)), vectors  # as tile_size of simd/register_tiles.py
