@@ -1,7 +1,7 @@
-"""The register tile: a few rows of C made in registers from rows of scalars (A) times rows of vectors (B).
+"""The register tile: a few rows of C summed in registers from rows of scalars (A) times rows of vectors (B).
 
-All sums of a tile stay in registers while k runs over `taps` stretches of `depth` terms each; every stretch begins at an offset
-from a table, so that one tile serves matrix products and convolutions alike. All sizes and distances are run-time values.
+All sums of a tile stay in registers while k runs over `taps` k-blocks of `depth` terms each; every k-block begins at an offset
+from a table, so that one tile serves matrix products and convolutions alike. All sizes and pitches are run-time values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pullback.cpu.simd.vectors import (
     splat_lanes,
 )
 
-# What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
+# What a tile does with its sums: store them; add them to what is there; non-temporal stores (rows of whole, aligned lines).
 FRESH, ADDED, STREAMED = 0, 1, 2
 
 
@@ -36,11 +36,11 @@ def tile_size(lanes: Any, vectors: int) -> int:
     return max(1, min(14, (registers - vectors - 1) // vectors))
 
 
-def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
-    """Ask for `count` lines at base + table[0], base + table[1], ... ; where the table goes on."""
+def _emit_prefetches(builder: Any, base: Any, table: Any, count: Any) -> Any:
+    """Prefetch `count` lines at base + table[0], base + table[1], ... ; where the table goes on."""
     none, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
     before = builder.block
-    loop, after = builder.append_basic_block("ask"), builder.append_basic_block("asked")
+    loop, after = builder.append_basic_block("prefetch"), builder.append_basic_block("prefetched")
     builder.cbranch(builder.icmp_signed(">", count, none), loop, after)
     builder.position_at_end(loop)
     left, at = builder.phi(I64), builder.phi(I64)
@@ -58,7 +58,7 @@ def _emit_asking(builder: Any, base: Any, table: Any, count: Any) -> Any:
 
 
 def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, count: int) -> list[Any]:
-    """Masks of the lanes that stretch t adds to: its range in a table of (first, how many), where the tile begins at `lane`."""
+    """Masks of the lanes that k-block t adds to: its range in a table of (first, how many), where the tile begins at `lane`."""
     at = builder.add(table, builder.mul(t, ir.Constant(I64, 16)))
     first, many = (builder.load(pointer(builder, builder.add(at, ir.Constant(I64, place)), I64)) for place in (0, 8))
     begin, kind = builder.trunc(builder.sub(lane, first), I32), ir.VectorType(I32, count)
@@ -72,7 +72,7 @@ def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, coun
 
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
     _, a, a_at, taps, depth, a_row, a_step, b, b_at, b_tap, b_step, c, c_row, n, add, *more = args
-    asked, ranged = (more, []) if len(more) == ASKING else ([], more)
+    prefetched, ranged = (more, []) if len(more) == PREFETCHING else ([], more)
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
@@ -81,13 +81,13 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     one = ir.Constant(I64, 1)
     zeros = ir.Constant(vector, [0.0] * count)
 
-    # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number.
-    def row_indices(distance: Any) -> list[tuple[Any, int]]:
+    # Row r lies at base + (odd part of r) * pitch * (power of two): one base register and an index for each odd number.
+    def row_indices(pitch: Any) -> list[tuple[Any, int]]:
         odd = {}
         for r in range(1, rows):
             number = r // (r & -r)
             if number not in odd:
-                odd[number] = builder.mul(distance, ir.Constant(I64, number))
+                odd[number] = builder.mul(pitch, ir.Constant(I64, number))
         return [(none, 0) if r == 0 else (odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(rows)]
 
     def row_place(base: Any, index: tuple[Any, int]) -> Any:
@@ -102,7 +102,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     builder.position_at_end(tap_block)
     t = builder.phi(I64)
     b_next = builder.phi(I64)
-    ahead_next = builder.phi(I64) if asked else none
+    prefetch_next = builder.phi(I64) if prefetched else none
     outer = [builder.phi(vector) for _ in range(rows * vectors)]
     eight = ir.Constant(I64, 8)
 
@@ -124,7 +124,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
     a_start = looked_up(a_at, one, a, a)
     b_start = looked_up(b_at, b_tap, b_next, b)
-    ahead_following = _emit_asking(builder, asked[0], ahead_next, asked[2]) if asked else none
+    prefetch_following = _emit_prefetches(builder, prefetched[0], prefetch_next, prefetched[2]) if prefetched else none
     lanes_met = _emit_ranges(builder, ranged[0], t, ranged[1], vectors, count) if ranged else []
     before = builder.block
     builder.branch(loop)
@@ -136,7 +136,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         builder.load(pointer(builder, builder.add(b_place, ir.Constant(I64, v * vector_bytes)), vector), align=size)
         for v in range(vectors)
     ]
-    made = []
+    added = []
     for r in range(rows):
         value = builder.load(pointer(builder, row_place(a_place, a_index[r]), scalar))
         spread = splat_lanes(builder, value, count)
@@ -145,7 +145,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
             more_of_row = [
                 builder.select(lanes_met[v], value, sums[r * vectors + v]) for v, value in enumerate(more_of_row)
             ]  # fmt: skip
-        made += more_of_row
+        added += more_of_row
     a_following, b_following = builder.add(a_place, a_step), builder.add(b_place, b_step)
     fewer = builder.sub(left, one)
     builder.cbranch(builder.icmp_signed(">", fewer, none), loop, tap_end)
@@ -153,7 +153,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         (left, depth, fewer),
         (a_place, a_start, a_following),
         (b_place, b_start, b_following),
-        *zip(sums, outer, made, strict=True),
+        *zip(sums, outer, added, strict=True),
     ):
         phi.add_incoming(first, before)
         phi.add_incoming(again, loop)
@@ -164,15 +164,15 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     for phi, first, again in (
         (t, none, t_next),
         (b_next, b, b_following),
-        *([(ahead_next, asked[1], ahead_following)] if asked else []),
-        *((o, zeros, m) for o, m in zip(outer, made, strict=True)),
+        *([(prefetch_next, prefetched[1], prefetch_following)] if prefetched else []),
+        *((o, zeros, m) for o, m in zip(outer, added, strict=True)),
     ):
         phi.add_incoming(first, entry)
         phi.add_incoming(again, tap_end)
 
     builder.position_at_end(done)
     totals = []
-    for m in made:
+    for m in added:
         total = builder.phi(vector)
         total.add_incoming(zeros, entry)
         total.add_incoming(m, tap_end)
@@ -205,12 +205,12 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
 
 TILE_ARGUMENTS, TABLE_TILE_ARGUMENTS = 12, 14  # of tile and table tile
-ASKING, MASKED = 3, 2  # more of those that ask for memory ahead, and of those that mask their lanes
+PREFETCHING, MASKED = 3, 2  # more of those that prefetch, and of those that mask their lanes
 
 
 def _ending(args: Any) -> str:
     """Of the name of a tile with these arguments."""
-    return {0: "", ASKING: "_asks", MASKED: "_masked"}[len(args) - TABLE_TILE_ARGUMENTS - 1]
+    return {0: "", PREFETCHING: "_prefetching", MASKED: "_masked"}[len(args) - TABLE_TILE_ARGUMENTS - 1]
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
@@ -220,7 +220,7 @@ def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
 
 def make_table_tile(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_tile, with a table for B too: stretch t of B begins at b + get_int(b_at + 8 * t) * b_tap.
+    """As make_tile, with a table for B too: k-block t of B begins at b + get_int(b_at + 8 * t) * b_tap.
 
     b_at = 0: each begins right after the one before.
     """
@@ -240,8 +240,8 @@ def make_tile(lanes: Any, rows: int, vectors: int) -> Any:
     """A tile of exactly `rows` rows: C[r, 0:n] = (or +=, if add) the sum over t < taps, k < depth of A(r, t, k) * B(t, k, :).
 
     A(r, t, k) is the wide scalar at a + get_int(a_at + 8 * t) + r * a_row + k * a_step (a_at = 0: offset 0), B(t, k) the `vectors`
-    wide vectors at b + (t * depth + k) * b_step, C[r] at c + r * c_row. Distances are in bytes. Of C only n elements a row are
-    touched.
+    wide vectors at b + (t * depth + k) * b_step, C[r] at c + r * c_row. Pitches and steps are in bytes. Of C only n
+    elements a row are touched.
     """
 
     @intrinsic
@@ -293,7 +293,7 @@ def make_table_tiles(lanes: Any, rows: int, vectors: int) -> Any:
 
 
 def make_asking_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_table_tiles; at the beginning of each stretch the next `lines` of a table are asked for.
+    """As make_table_tiles; at the beginning of each k-block the next `lines` of a table are prefetched.
 
     They are at ahead + get_int(ahead_at), ahead + get_int(ahead_at + 8) and so on. All at once they would hold up the loads
     of the tile.
@@ -307,13 +307,13 @@ def make_asking_tiles(lanes: Any, rows: int, vectors: int) -> Any:
             _call_tiles(builder, lanes, rows, vectors, args)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + ASKING)), emit
+        return types.void(*(types.int64,) * (TABLE_TILE_ARGUMENTS + 1 + PREFETCHING)), emit
 
     return tiles
 
 
 def make_masked_tiles(lanes: Any, rows: int, vectors: int) -> Any:
-    """As make_table_tiles; stretch t adds to the lanes of its range only, first and how many at ranges + 16 * t.
+    """As make_table_tiles; k-block t adds to the lanes of its range only, first and how many at ranges + 16 * t.
 
     Lanes are counted from `lane`, the number of the tile's first one.
     """

@@ -8,7 +8,7 @@ from pullback.cpu.engine.records import Record
 
 TAPS = 3  # of a transformed axis at a time: a longer window is cut into tap blocks of so many
 OUTPUTS = 4  # of a tile along a transformed axis
-SOURCE, TARGET = 0, 1  # places in a table of TiledArray: what is read through the filter, and what has an output per tile cell
+SOURCE, TARGET = 0, 1  # places in a table of TiledArray: what is read through the filter, and the outputs
 
 
 class TiledArray(Record):
