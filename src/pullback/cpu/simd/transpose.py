@@ -12,7 +12,7 @@ from pullback.cpu.simd.linked_functions import call_part
 from pullback.cpu.simd.vectors import I32, I64, constant_vector, outline, stay_outline
 
 
-def _transposed(builder: Any, rows: list[Any]) -> list[Any]:
+def transposed_registers(builder: Any, rows: list[Any]) -> list[Any]:
     """Exchange halves of ever smaller blocks: after the last step row i holds column i."""
     count = len(rows)
     order_type = ir.VectorType(I32, count)
@@ -65,7 +65,7 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
             for i in range(count):
                 read_rows.append(emit_memory(read, ctx, builder, [source, cols]))
                 source = next_place(builder, source, source_row, i, rows)
-            for j, value in enumerate(_transposed(builder, read_rows)):
+            for j, value in enumerate(transposed_registers(builder, read_rows)):
                 kept = rows
                 if ragged:
                     kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))

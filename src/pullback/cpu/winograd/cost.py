@@ -2,87 +2,74 @@
 
 from __future__ import annotations
 
-import math
-
 from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.direct import taps_met
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.winograd.convolve import cut_forward, packed_filter
-from pullback.cpu.winograd.filter_gradient import MOST_CHANNELS, cut_gradient
+from pullback.cpu.engine.sizes import ceil_div, round_up
+from pullback.cpu.winograd import tuning
+from pullback.cpu.winograd.blocks import depths_of_block
+from pullback.cpu.winograd.convolve import cut_convolution, packed_filter
+from pullback.cpu.winograd.filter_gradient import cut_gradient
 from pullback.cpu.winograd.shapes import Shape, register_tile
 from pullback.problem import Problem
 
-CALL = 30_000  # of the jobs that a plain sum does not have
-TABLE = 150  # of the addresses of a tile
-READ, WRITE, TURN = 7, 5, 4  # per product of a tile and vector of channels: into tiles, out of them, channels_first
-FILTER, FINISH, ADD = 9, 6, 3  # per product of a filter's vector: into the transform, out of it, each share's sums
-FAR = 60  # more, where these do not stay in the last-level cache, and all cores wait for the same memory
-TERMS = 6  # of a register tile's loads, stores and call, as if it summed so many terms more
-SLOWER = 1.05  # of a product between transforms, whose operands come from the second-level cache
-GAIN = 0.95  # of the plain sum at most, or the error is for nothing
-
-
-def _vectors(channels: int, lanes: int) -> int:
-    return -(-channels // lanes)
-
 
 def _padded_vectors(channels: int, lanes: int) -> int:
-    wide = register_tile(channels, lanes)[1]
-    return -(-_vectors(channels, lanes) // wide) * wide
+    return round_up(ceil_div(channels, lanes), register_tile(channels, lanes)[1])
 
 
 def _far(total_bytes: int) -> int:
-    return FAR if total_bytes > machine().l3_bytes // 2 else 0
+    return tuning.FAR if total_bytes > machine().l3_bytes * tuning.FAR_CACHE else 0
 
 
-def plain_cost(problem: Problem, shape: Shape) -> float:
+def _plain_cost(problem: Problem, shape: Shape) -> float:
     """Of the better of the kernels that would run instead. One over channels leaves out most taps that meet no cell."""
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
-    terms = cells * problem.window.tap_count * shape.groups * shape.summed
+    terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
-        return terms * _vectors(shape.made, shape.lanes)
+        return terms * ceil_div(shape.out_channels, shape.lanes)
     over_cells, over_channels = costs(problem)
     return terms * min(over_cells, over_channels * taps_met(sweep_of(problem))) / shape.lanes
 
 
-def _transforms(problem: Problem, shape: Shape, depth_block: int) -> tuple[float, float, float]:
+def _transforms(problem: Problem, shape: Shape) -> tuple[int, float, float]:
     """Tiles of all depths, and per vector of channels what it costs to read one, with the depths read twice, and to write one."""
-    turn = TURN if problem.layout == "channels_first" else 0
-    again = (depth_block + (shape.taps - 1) * shape.dilation[0]) / depth_block
+    transpose = tuning.TRANSPOSE if problem.layout == "channels_first" else 0
+    depth_block, slots = depths_of_block(shape)
     tiles = shape.positions * shape.target.depth * shape.groups
-    return tiles, again * shape.stretches * shape.numbers * (READ + turn), shape.numbers * (WRITE + turn)
+    read = slots / depth_block * shape.tap_blocks * shape.points * (tuning.READ + transpose)
+    return tiles, read, shape.points * (tuning.WRITE + transpose)
 
 
-def forward_cost(problem: Problem, shape: Shape) -> float:
-    lanes = shape.lanes
-    cut = cut_forward(shape)
-    tiles, read, write = _transforms(problem, shape, cut.depth_block)
-    read *= -(-shape.made // (cut.panel_block * packed_filter(shape).panel))
-    products = tiles * shape.numbers * (shape.sets * shape.summed + TERMS) * _padded_vectors(shape.made, lanes) * SLOWER
-    moved = tiles * (2 * TABLE + read * _vectors(shape.summed, lanes) + write * _vectors(shape.made, lanes))
-    filters = shape.groups * shape.sets * shape.summed * _vectors(shape.made, lanes) * shape.numbers
-    return CALL + products + moved + filters * (FILTER + _far(packed_filter(shape).total))
+def _convolve_cost(problem: Problem, shape: Shape) -> float:
+    packed, lanes, points = packed_filter(shape), shape.lanes, shape.points
+    x, y = ceil_div(shape.in_channels, lanes), ceil_div(shape.out_channels, lanes)  # vectors
+    tiles, read, write = _transforms(problem, shape)
+    read *= ceil_div(shape.out_channels, cut_convolution(shape).panel_block * packed.panel)
+    terms = shape.k_blocks * shape.in_channels
+    products = tiles * points * (terms + tuning.TERMS) * _padded_vectors(shape.out_channels, lanes) * tuning.SLOWER
+    transforms = tiles * (2 * tuning.TABLE + read * x + write * y)
+    return tuning.CALL + products + transforms + shape.groups * terms * y * points * (tuning.FILTER + _far(packed.total))
 
 
-def filter_gradient_cost(problem: Problem, shape: Shape) -> float:
-    lanes, cut = shape.lanes, cut_gradient(shape)
-    tiles, read, _ = _transforms(problem, shape, cut.depth_block)
-    terms = 1 + TERMS / min(tiles, cut.block * cut.depth_block)
-    products = (
-        tiles * terms * shape.numbers * shape.sets * shape.summed * _padded_vectors(min(shape.made, MOST_CHANNELS), lanes)
-    )
-    products *= math.ceil(shape.made / MOST_CHANNELS) * SLOWER
-    x, dy = cut.dy_blocks * _vectors(shape.summed, lanes), cut.x_blocks * _vectors(shape.made, lanes)
-    moved = tiles * (TABLE * (cut.x_blocks + cut.dy_blocks) + read * (x + dy))
-    sums = shape.groups * shape.sets * shape.summed * _vectors(shape.made, lanes) * shape.numbers
-    return CALL + products + moved + sums * (FINISH + ADD * cut.shares + _far(sums * cut.shares * machine().vector_bytes))
+def _filter_gradient_cost(problem: Problem, shape: Shape) -> float:
+    cut, lanes = cut_gradient(shape), shape.lanes
+    x, dy = ceil_div(shape.in_channels, lanes), ceil_div(shape.out_channels, lanes)  # vectors
+    tiles, read, _ = _transforms(problem, shape)
+    terms = 1 + tuning.TERMS / min(tiles, cut.block * depths_of_block(shape)[0])
+    products = tiles * terms * shape.points * shape.k_blocks * shape.in_channels
+    products *= _padded_vectors(min(shape.out_channels, tuning.MOST_CHANNELS), lanes) * cut.dy_blocks * tuning.SLOWER
+    transforms = tiles * (tuning.TABLE * (cut.x_blocks + cut.dy_blocks) + read * (cut.dy_blocks * x + cut.x_blocks * dy))
+    sums = shape.groups * shape.k_blocks * shape.in_channels * dy * shape.points
+    finish = tuning.FINISH + tuning.ADD * cut.splits + _far(sums * cut.splits * machine().vector_bytes)
+    return tuning.CALL + products + transforms + sums * finish
 
 
-def unpaid(problem: Problem, shape: Shape) -> str | None:
+def why_slower(problem: Problem, shape: Shape) -> str | None:
     """Why Winograd would not pay, in words; None where it does."""
-    cost = filter_gradient_cost if problem.op == "conv_grad_filter" else forward_cost
-    share = cost(problem, shape) / max(1.0, plain_cost(problem, shape))  # 0 where no tap meets a cell
-    if share < GAIN:
+    cost = _filter_gradient_cost if problem.op == "conv_grad_filter" else _convolve_cost
+    share = cost(problem, shape) / max(1.0, _plain_cost(problem, shape))  # 0 where no tap meets a cell
+    if share < tuning.GAIN:
         return None
     return f"its transforms cost more than they save here: about {share:.2g} times the work of plain sums"

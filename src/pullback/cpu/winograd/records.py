@@ -1,47 +1,106 @@
-"""The records that plans of winograd write and its kernels read."""
+"""The records that plans of winograd write and its kernels read, and the numbers that both must agree on."""
 
 from __future__ import annotations
 
+
 from pullback.cpu.engine.records import Record
 
+TAPS = 3  # of a transformed axis at a time: a longer window is cut into tap blocks of so many
+OUTPUTS = 4  # of a tile along a transformed axis
+SOURCE, TARGET = 0, 1  # places in a table of TiledArray: what is read through the filter, and the outputs
 
-class ConvolveTransformFilter(Record):
-    """Of convolve_kernel."""
+
+class TiledArray(Record):
+    """An array that tiles lie over."""
 
     ints = (
-        "f packed faults chunk chunks depth taps made summed tap_bytes summed_bytes made_bytes group_bytes "
-        "tap_at panel step panel_bytes packed_group stage_start"
+        "depth rows columns "  # cells
+        "group_pitch image_pitch depth_pitch row_pitch column_pitch channel_pitch "  # bytes
+        "pad_h pad_w"  # cells from the first of a tile to its first output
     )
 
 
-class ConvolveForward(Record):
-    """Of convolve_kernel."""
+class Tiles(Record):
+    """Base of the kernels that read tiles: where these lie, the blocks of them that are in scratch at a time, and that scratch.
+
+    Tiles of all images are numbered by their position: image, tile row, tile column. A k-block of the products is a tap of the
+    depth together with a tap block.
+    """
 
     ints = (
-        "x packed y faults blocks depth_blocks panel_blocks block depth_block panel_block positions tiles_h "
-        "tiles_w in_depth in_rows in_columns out_depth out_rows out_columns depth stretches_h stretches_w d_d "
-        "d_h d_w pad_d pad_h pad_w summed made x_group x_image x_depth x_row x_column x_channel y_group "
-        "y_image y_depth y_row y_column y_channel filter_step panel_bytes packed_group pitch offset_start "
-        "table_start zeros_start stage_start stage_row product_start"
+        "arrays "  # a table of TiledArray: SOURCE, TARGET
+        "in_channels out_channels "  # of a group, of the source and the target
+        "positions tiles_h tiles_w "  # tiles of all images; of one, down and across
+        "depth_taps tap_blocks_h tap_blocks_w "
+        "dilation_d dilation_h dilation_w pad_d "  # cells
+        "blocks block depth_blocks depth_block "  # how many blocks there are and how large: positions, output depths
+        "offsets_start table_start zeros_start stage_start "  # in scratch: offsets of k-blocks, addresses of a tile's cells, zeros,
+        "stage_pitch"  # rows of transposed cells (channels_first), so many bytes apart
     )
 
 
-class FilterGradientShare(Record):
-    """Of filter_gradient_kernel."""
+class PackedFilter(Record):
+    """Base: the transformed filter, in panels of as many output channels as the register tile is wide; pitches in bytes."""
+
+    ints = "packed panel_pitch packed_point_pitch packed_group_pitch"
+
+
+class Filter(Record):
+    """Base: a filter, or the gradient of one, as it lies in memory, and the taps of its k-blocks."""
 
     ints = (
-        "x dy sums sum_bytes sum_step sum_pitch shares x_blocks dy_blocks x_block dy_block blocks "
-        "depth_blocks block depth_block positions tiles_h tiles_w in_depth in_rows in_columns out_depth "
-        "out_rows out_columns depth stretches_h stretches_w d_d d_h d_w pad_d pad_h pad_w channels made "
-        "x_group x_image x_depth x_row x_column x_channel dy_group dy_image dy_depth dy_row dy_column "
-        "dy_channel x_pitch dy_start offset_start table_start zeros_start stage_start stage_row"
+        "filter nonfinite "  # addresses: the weights; a flag that is set where one is not finite
+        "in_channels out_channels taps k_blocks "  # of a group
+        "group_pitch tap_pitch in_channel_pitch out_channel_pitch "  # bytes
+        "tap_numbers"  # a table: of each k-block the taps in the filter, -1 where there is none
     )
 
 
-class FilterGradientFinish(Record):
-    """Of filter_gradient_kernel."""
+class TransformFilter(Filter, PackedFilter):
+    """A chunk of the input channels of one group of a filter into panels."""
 
     ints = (
-        "sums df faults sum_bytes sum_step sum_pitch shares x_blocks dy_blocks x_block dy_block depth taps "
-        "channels made tap_at tap_bytes channel_bytes made_bytes group_bytes table_start stage_start"
+        "chunk chunks "  # input channels of a piece, and pieces of a group
+        "panel "  # output channels of one
+        "stage_start"  # in scratch: zeros, then transposed weights
     )
+
+
+class Convolve(Tiles, PackedFilter):
+    """A block of tiles of x to as many of y, for all panels of output channels or a block of them.
+
+    Of an input gradient these are dy and dx. Results that are not finite set a flag.
+    """
+
+    ints = (
+        "x y nonfinite "  # addresses: the first cells, the flag
+        "panel_blocks panel_block "  # how many there are, and panels of one
+        "tile_pitch "  # bytes between transformed tiles
+        "products_start"  # in scratch
+    )
+
+
+class Sums(Record):
+    """Base: partial sums of the transformed filter gradient, for each split of the tiles and block of channels of x and of dy."""
+
+    ints = (
+        "sums "
+        "sum_bytes sum_point_pitch sum_pitch "  # bytes of one split's sums of a block; between points; between channels of x
+        "splits x_blocks x_block dy_blocks dy_block"  # how many there are; channels of a block
+    )
+
+
+class PartialSums(Tiles, Sums):
+    """The sums of one split of the tiles for one block of channels of x and one of dy, of one group."""
+
+    ints = (
+        "x dy "
+        "tile_pitch "  # bytes between transformed tiles of x; those of dy are sum_pitch apart
+        "dy_start"  # in scratch: the transformed tiles of dy
+    )
+
+
+class Finish(Filter, Sums):
+    """The gradient of one channel of x with all channels of dy, of one group, from the sums of all splits."""
+
+    ints = "table_start stage_start"  # in scratch: addresses of a tile's taps; a cell for taps that are none, then transposed weights

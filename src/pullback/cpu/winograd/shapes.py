@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import ceil_div, round_up, sum_bytes, tile_rows
+from pullback.cpu.winograd.records import OUTPUTS, TAPS
 from pullback.problem import Problem
 from pullback.window import Window
-
-TAPS = 3  # of a transformed axis at a time: a longer window is cut into stretches of so many
-OUTPUTS = 4  # of a tile along a transformed axis
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,37 @@ def axes_of(window: Window) -> Axes | None:
     return Axes(rest[0] if rest else None, chosen[0] if len(chosen) > 1 else None, chosen[-1])
 
 
+def unit_stride(window: Window) -> Window | None:
+    """The window over those cells alone that it reads, at stride 1; None where a stride does not divide the dilation.
+
+    A stride that does reads every so many cells of the input, and no others.
+    """
+    if any(d % s for d, s in zip(window.dilation, window.stride, strict=True)):
+        return None
+    axes = tuple(zip(window.input_size, window.stride, window.dilation, window.pad_low, strict=True))
+    cells = tuple(ceil_div(n - -p % s, s) for n, s, _, p in axes)
+    dilation = tuple(d // s for _, s, d, _ in axes)
+    low = tuple(ceil_div(p, s) for _, s, _, p in axes)
+    high = tuple(
+        outputs + (k - 1) * d - n - p
+        for outputs, k, d, n, p in zip(window.output_size, window.kernel, dilation, cells, low, strict=True)
+    )
+    return Window(cells, window.output_size, window.kernel, (1,) * window.rank, dilation, low, high)
+
+
+@planned
+def compacted(problem: Problem) -> tuple[Problem, tuple[slice, ...]] | None:
+    """In channels_first, where a stride divides the dilation: the problem over the cells that windows read, and where these are.
+
+    Columns must lie side by side there; in channels_last the same cells are read where they are.
+    """
+    window, unit = problem.window, unit_stride(problem.window)
+    if problem.layout != "channels_first" or window.stride[-1] == 1 or unit is None or min(unit.input_size) < 1:
+        return None
+    cells = (slice(-p % s, None, s) for p, s in zip(window.pad_low, window.stride, strict=True))
+    return replace(problem, window=unit), (slice(None), slice(None), *cells)
+
+
 @dataclass(frozen=True)
 class Side:
     """One array as the kernels see it: its depth, rows and columns, and the bytes between neighbours along each axis."""
@@ -43,19 +73,13 @@ class Side:
     depth: int
     rows: int
     columns: int
-    image_bytes: int
-    depth_bytes: int
-    row_bytes: int
-    column_bytes: int
-    channel_bytes: int
-    group_bytes: int
+    image_pitch: int
+    depth_pitch: int
+    row_pitch: int
+    column_pitch: int
+    channel_pitch: int
+    group_pitch: int
     start_bytes: int  # where its first cell lies
-
-    def arguments(self, name: str) -> dict[str, int]:
-        return {
-            f"{name}_group": self.group_bytes, f"{name}_image": self.image_bytes, f"{name}_depth": self.depth_bytes,
-            f"{name}_row": self.row_bytes, f"{name}_column": self.column_bytes, f"{name}_channel": self.channel_bytes,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,105 +89,88 @@ class Shape:
     source: Side
     target: Side
     outputs: tuple[int, int]  # of a tile, down and across
-    taps: int  # along the depth
-    stretches_h: int  # of taps down and across
-    stretches_w: int
+    depth_taps: int
+    tap_blocks_h: int  # of TAPS taps, down and across
+    tap_blocks_w: int
     dilation: tuple[int, ...]  # along depth, rows and columns
     pad: tuple[int, ...]
     batch: int
     groups: int
-    summed: int  # channels of a group that are summed over, and those that are made
-    made: int
-    size: int
-    wide: int
+    in_channels: int  # of a group: those that are summed over
+    out_channels: int
+    item_bytes: int  # of an element in the arrays
+    sum_bytes: int  # and in scratch
 
     @property
     def lanes(self) -> int:
-        return machine().vector_bytes // self.wide
+        return machine().vector_bytes // self.sum_bytes
 
     @property
-    def numbers(self) -> int:
-        """Products of a tile."""
+    def points(self) -> int:
+        """Numbers of a transformed tile, each a product of its own."""
         return math.prod(m + TAPS - 1 if m > 1 else 1 for m in self.outputs)
 
     @property
-    def stretches(self) -> int:
-        return self.stretches_h * self.stretches_w
+    def tap_blocks(self) -> int:
+        return self.tap_blocks_h * self.tap_blocks_w
 
     @property
-    def sets(self) -> int:
-        """Sets of taps, each with a transformed filter of its own."""
-        return self.taps * self.stretches
+    def k_blocks(self) -> int:
+        """Sets of taps, each with a transformed filter of its own, that are summed between the transforms."""
+        return self.depth_taps * self.tap_blocks
 
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles down and across an image, the residues of a dilated axis after one another."""
-        _, d_h, d_w = self.dilation
-        return (
-            _tiles(self.target.rows, self.outputs[0], d_h),
-            _tiles(self.target.columns, self.outputs[1], d_w),
-        )
+        sizes = (self.target.rows, self.target.columns)
+        down, across = (ceil_div(n, m * d) * d for n, m, d in zip(sizes, self.outputs, self.dilation[1:], strict=True))
+        return down, across
 
     @property
     def positions(self) -> int:
         return self.batch * math.prod(self.tiles)
 
 
-def _tiles(size: int, outputs: int, d: int) -> int:
-    return -(-size // (outputs * d)) * d
-
-
-def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int, steps: tuple[int, ...] | None = None) -> Side:
-    """An array, or where `steps` are given those of its cells that windows read, if any: each steps-th along an axis."""
+def _side(problem: Problem, axes: Axes, size: tuple[int, ...], channels: int, cells: tuple[int, ...] | None = None) -> Side:
+    """An array, or of one with strides so many cells along each axis: those that windows read, if any."""
     last, item, window = problem.layout == "channels_last", problem.dtype.itemsize, problem.window
     cell = channels * item if last else item
-    along = tuple(cell * math.prod(size[axis + 1 :]) for axis in range(len(size)))
+    pitches = tuple(cell * math.prod(size[axis + 1 :]) for axis in range(len(size)))
     channel = item if last else item * math.prod(size)
     image, group, start = math.prod(size) * channels * item, channels // problem.groups * channel, 0
-    if steps is not None:
-        firsts = tuple(-p % s for p, s in zip(window.pad_low, steps, strict=True))
-        start = sum(first * step for first, step in zip(firsts, along, strict=True))
-        size = tuple(-(-(n - first) // s) for n, first, s in zip(size, firsts, steps, strict=True))
-        along = tuple(step * s for step, s in zip(along, steps, strict=True))
-    return Side(*axes.pick(size, 1), image, *axes.pick(along, 0), channel, group, start)
+    if cells is not None:
+        start = sum(-p % s * pitch for p, s, pitch in zip(window.pad_low, window.stride, pitches, strict=True))
+        pitches = tuple(pitch * s for pitch, s in zip(pitches, window.stride, strict=True))
+    return Side(*axes.pick(cells or size, 1), image, *axes.pick(pitches, 0), channel, group, start)
 
 
 @planned
 def shape_of(problem: Problem, flipped: bool) -> Shape | None:
-    """flipped: the input gradient, which reads dy through the filter turned round. None where Winograd cannot be used.
-
-    A stride that divides the dilation reads every so many cells of the input and no others: over these it is a stride of 1.
-    """
-    window, axes = problem.window, axes_of(problem.window)
-    if axes is None or any(d % s for d, s in zip(window.dilation, window.stride, strict=True)):
+    """flipped: the input gradient, which reads dy through the flipped filter. None where Winograd cannot be used."""
+    window, axes, unit = problem.window, axes_of(problem.window), unit_stride(problem.window)
+    if axes is None or unit is None:
         return None
     if problem.layout == "channels_first" and (axes.columns != window.rank - 1 or window.stride[-1] > 1):
         return None  # its columns must lie side by side
     c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    source = _side(problem, axes, window.input_size, problem.channels_in, window.stride)
+    source = _side(problem, axes, window.input_size, problem.channels_in, unit.input_size)
     target = _side(problem, axes, window.output_size, problem.channels_out)
-    strides, kernel = axes.pick(window.stride, 1), axes.pick(window.kernel, 1)
-    dilation = tuple(d // s for d, s in zip(axes.pick(window.dilation, 1), strides, strict=True))
-    pad = tuple(-(-p // s) for p, s in zip(axes.pick(window.pad_low, 0), strides, strict=True))
+    kernel, dilation, pad = axes.pick(window.kernel, 1), axes.pick(unit.dilation, 1), axes.pick(unit.pad_low, 0)
     if flipped:
         source, target, c, m = target, source, m, c
-        pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))
+        pad = tuple((k - 1) * d - p for k, d, p in zip(kernel, dilation, pad, strict=True))  # type: ignore[assignment]
     if min(source.depth, source.rows, source.columns, target.depth, target.rows, target.columns, c, m, problem.batch) < 1:
         return None
+    outputs = (OUTPUTS if axes.rows is not None else 1, OUTPUTS)
     return Shape(
-        source, target, (OUTPUTS if axes.rows is not None else 1, OUTPUTS), kernel[0], -(-kernel[1] // TAPS),
-        -(-kernel[2] // TAPS), dilation, pad, problem.batch, problem.groups, c, m, problem.dtype.itemsize,
-        8 if problem.dtype.name == "float64" else 4,
+        source, target, outputs, kernel[0], ceil_div(kernel[1], TAPS), ceil_div(kernel[2], TAPS), dilation, pad,
+        problem.batch, problem.groups, c, m, problem.dtype.itemsize, sum_bytes(problem.dtype),
     )  # fmt: skip
 
 
-def aligned(count: int, unit: int = 64) -> int:
-    return -(-count // unit) * unit
-
-
-def register_tile(made: int, lanes: int) -> tuple[int, int]:
+def register_tile(out_channels: int, lanes: int) -> tuple[int, int]:
     """(rows, vectors) of the register tile that wastes the fewest lanes, the wider the better."""
-    registers = 32 if machine().vector_bytes == 64 else 16
-    needed = -(-made // lanes)
-    vectors = min(range(1, 6 if registers == 32 else 4), key=lambda v: (-(-needed // v) * v, -v))
-    return max(1, min(14, (registers - vectors - 1) // vectors)), vectors
+    widest = 5 if machine().vector_bytes == 64 else 3
+    needed = ceil_div(out_channels, lanes)
+    vectors = min(range(1, widest + 1), key=lambda v: (round_up(needed, v), -v))
+    return tile_rows(machine().vector_bytes, vectors), vectors

@@ -1,7 +1,7 @@
 """Winograd's transforms as straight-line vector code, generated from their matrices.
 
-A tile of m outputs of a 3-tap filter: y = AT [(G g) * (BT d)], with m + 2 products instead of 3 m. Along two axes the matrices
-are applied to rows and columns in turn. The filter gradient is the adjoint: dg = GT [(A dy) * (BT d)].
+A tile of m outputs of a 3-tap filter: y = AT [(G g) * (BT d)], with m + 2 products instead of 3 m, one for each point. Along two
+axes the matrices are applied to rows and columns in turn. The filter gradient is the adjoint: dg = GT [(A dy) * (BT d)].
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.simd.vectors import I32, I64, constant_vector, declare, pointer, some_lanes
+from pullback.cpu.engine.records import WORD
+from pullback.cpu.simd.transpose import emit_memory
+from pullback.cpu.simd.vectors import I64, constant_vector, declare, outline, pointer, stay_outline
+from pullback.cpu.winograd.records import OUTPUTS
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -21,7 +24,7 @@ Matrix = tuple[tuple[float, ...], ...]
 # The points of the four outputs are 0, 1, -1, 2, -2 and infinity.
 INPUT: dict[int, Matrix] = {
     1: ((1,),),
-    4: (
+    OUTPUTS: (
         (4, 0, -5, 0, 1, 0),
         (0, -4, -4, 1, 1, 0),
         (0, 4, -4, -1, 1, 0),
@@ -32,7 +35,7 @@ INPUT: dict[int, Matrix] = {
 }
 FILTER: dict[int, Matrix] = {
     1: ((1,),),
-    4: (
+    OUTPUTS: (
         (1 / 4, 0, 0),
         (-1 / 6, -1 / 6, -1 / 6),
         (-1 / 6, 1 / 6, -1 / 6),
@@ -43,7 +46,7 @@ FILTER: dict[int, Matrix] = {
 }
 OUTPUT: dict[int, Matrix] = {
     1: ((1,),),
-    4: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
+    OUTPUTS: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
 }
 
 
@@ -113,152 +116,81 @@ def _pairs(rows: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
 
 
 def _address(builder: Any, table: Any, place: int, offset: Any) -> Any:
-    entry = builder.add(table, ir.Constant(I64, 8 * place))
+    entry = builder.add(table, ir.Constant(I64, WORD * place))
     return builder.add(builder.load(pointer(builder, entry, I64)), offset)
 
 
-class _Cells:
-    """Vectors at addresses: of the element type, or wide as in scratch; all lanes, or the first n."""
+def make_gather(lanes: Any, rows: Matrix, columns: Matrix, wide: bool) -> Any:
+    """gather(table, offset, target, point_pitch, n): one vector of channels of a tile, transformed, to scratch.
 
-    def __init__(self, lanes: Any, builder: Any, wide: bool, n: Any) -> None:
-        self.lanes, self.builder, self.wide = lanes, builder, wide
-        self.vector = lanes.vector.llvm
-        storage = self.vector.element if wide else lanes._storage()
-        self.align = lanes.compute_size if wide else lanes.size
-        self.packed = ir.VectorType(storage, lanes.count)
-        self.mask = None if n is None else some_lanes(builder, n, lanes.count)
-        self.suffix = f"v{lanes.count}{'i' if isinstance(storage, ir.IntType) else 'f'}{self.align * 8}"
+    Its n lanes (or all) of each cell lie `offset` bytes from an address in a table, as elements or (`wide`) as in scratch.
+    """
+    V, width = lanes.count, len(columns[0])
 
-    def load(self, address: Any) -> Any:
-        b, place = self.builder, pointer(self.builder, address, self.packed)
-        if self.mask is None:
-            raw = b.load(place, align=self.align)
+    def make(load: Any) -> Any:
+        @intrinsic
+        def transform(context: Any, table: Any, offset: Any, target: Any, point_pitch: Any, n: Any) -> Any:
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                table, offset, target, point_pitch, n = args
+
+                def cell(i: int, j: int) -> Any:
+                    return emit_memory(load, ctx, builder, [_address(builder, table, i * width + j, offset), n])
+
+                for row in _Sums(builder, lanes.vector.llvm).apply_twice(rows, columns, cell):
+                    for value in row:
+                        emit_memory(lanes.store_wide, ctx, builder, [target, value, n])
+                        target = builder.add(target, point_pitch)
+                return ctx.get_dummy_value()
+
+            return types.void(*[types.int64] * 5), emit
+
+        return transform
+
+    whole, some = map(make, (lanes.load_wide, lanes.load_wide_some) if wide else (lanes.load, lanes.load_some))
+
+    @outline
+    def gather(table, offset, target, point_pitch, n):
+        stay_outline()
+        if n >= V:
+            whole(table, offset, target, point_pitch, n)
         else:
-            function = declare(
-                b,
-                f"llvm.masked.load.{self.suffix}.p0",
-                self.packed,
-                [self.packed.as_pointer(), I32, self.mask.type, self.packed],
-            )
-            zeros = ir.Constant(self.packed, [0] * self.lanes.count)
-            raw = b.call(function, [place, ir.Constant(I32, self.align), self.mask, zeros])
-        return raw if self.wide else self.lanes._widen(b, raw, self.lanes.count)
-
-    def store(self, value: Any, address: Any) -> None:
-        b, place = self.builder, pointer(self.builder, address, self.packed)
-        raw = value if self.wide else self.lanes._narrow(b, value, self.lanes.count)
-        if self.mask is None:
-            b.store(raw, place, align=self.align)
-            return
-        function = declare(
-            b,
-            f"llvm.masked.store.{self.suffix}.p0",
-            ir.VoidType(),
-            [self.packed, self.packed.as_pointer(), I32, self.mask.type],
-        )
-        b.call(function, [raw, place, ir.Constant(I32, self.align), self.mask])
-
-
-def make_gather(lanes: Any, rows: Matrix, columns: Matrix, wide: bool, some: bool) -> Any:
-    """gather(table, offset, target, step, n): cells from a table of addresses, transformed, to wide places `step` apart."""
-    width = len(columns[0])
-
-    @intrinsic
-    def gather(context: Any, table: Any, offset: Any, target: Any, step: Any, n: Any) -> Any:
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            table, offset, target, step, n = args
-            cells = _Cells(lanes, builder, wide, n if some else None)
-            results = _Cells(lanes, builder, True, None)
-            sums = _Sums(builder, lanes.vector.llvm)
-            done = sums.apply_twice(rows, columns, lambda i, j: cells.load(_address(builder, table, i * width + j, offset)))
-            for row in done:
-                for value in row:
-                    results.store(value, target)
-                    target = builder.add(target, step)
-            return ctx.get_dummy_value()
-
-        return types.void(*[types.int64] * 5), emit
+            some(table, offset, target, point_pitch, n)
 
     return gather
 
 
-def make_scatter(lanes: Any, rows: Matrix, columns: Matrix, wide: bool, some: bool) -> Any:
-    """scatter(source, step, table, offset, n): the reverse; gives 0 if all results are finite."""
-    width = len(columns[0])
+def make_scatter(lanes: Any, rows: Matrix, columns: Matrix, wide: bool) -> Any:
+    """scatter(source, point_pitch, table, offset, n): the reverse; gives 0 if all results are finite."""
+    V, width = lanes.count, len(columns[0])
 
-    @intrinsic
-    def scatter(context: Any, source: Any, step: Any, table: Any, offset: Any, n: Any) -> Any:
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, step, table, offset, n = args
-            cells = _Cells(lanes, builder, True, None)
-            results = _Cells(lanes, builder, wide, n if some else None)
-            sums = _Sums(builder, lanes.vector.llvm)
+    def make(store: Any) -> Any:
+        @intrinsic
+        def transform(context: Any, source: Any, point_pitch: Any, table: Any, offset: Any, n: Any) -> Any:
+            def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+                source, point_pitch, table, offset, n = args
+                sums = _Sums(builder, lanes.vector.llvm)
 
-            def cell(i: int, j: int) -> Any:
-                return cells.load(builder.add(source, builder.mul(step, ir.Constant(I64, i * width + j))))
+                def cell(i: int, j: int) -> Any:
+                    at = builder.add(source, builder.mul(point_pitch, ir.Constant(I64, i * width + j)))
+                    return emit_memory(lanes.load_wide, ctx, builder, [at, n])
 
-            zero = check = sums.constant(0)
-            done = sums.apply_twice(rows, columns, cell)
-            for i, row in enumerate(done):
-                for j, value in enumerate(row):
-                    results.store(value, _address(builder, table, i * len(row) + j, offset))
-                    check = builder.call(sums.fma, [value, zero, check])
-            odd = builder.bitcast(builder.fcmp_unordered("uno", check, check), ir.IntType(lanes.count))
-            return builder.zext(odd, I64) if lanes.count < 64 else odd
+                zero = check = sums.constant(0)
+                for i, row in enumerate(sums.apply_twice(rows, columns, cell)):
+                    for j, value in enumerate(row):
+                        emit_memory(store, ctx, builder, [_address(builder, table, i * len(row) + j, offset), value, n])
+                        check = builder.call(sums.fma, [value, zero, check])
+                nonfinite = builder.bitcast(builder.fcmp_unordered("uno", check, check), ir.IntType(V))
+                return builder.zext(nonfinite, I64) if V < 64 else nonfinite
 
-        return types.int64(*[types.int64] * 5), emit
+            return types.int64(*[types.int64] * 5), emit
+
+        return transform
+
+    whole, some = map(make, (lanes.store_wide, lanes.store_wide_some) if wide else (lanes.store, lanes.store_some))
+
+    @outline
+    def scatter(source, point_pitch, table, offset, n):
+        stay_outline()
+        return whole(source, point_pitch, table, offset, n) if n >= V else some(source, point_pitch, table, offset, n)
 
     return scatter
-
-
-def make_transpose(lanes: Any) -> Any:
-    """(read, write) of square blocks of as many rows as lanes, turned over between element type and wide scratch.
-
-    read(source, row_bytes, rows, n, target): rows of n <= lanes elements; missing rows repeat the last one.
-    write(source, target, row_bytes, rows, n): the reverse; only `rows` rows of n elements are written.
-    """
-    V = lanes.count
-
-    def turn(builder: Any, values: list[Any]) -> list[Any]:
-        half = V // 2
-        while half:
-            first = constant_vector(ir.VectorType(I32, V), [i if not i & half else V + i - half for i in range(V)])
-            second = constant_vector(ir.VectorType(I32, V), [i + half if not i & half else V + i for i in range(V)])
-            for i in range(V):
-                if not i & half:
-                    a, b = values[i], values[i + half]
-                    values[i], values[i + half] = builder.shuffle_vector(a, b, first), builder.shuffle_vector(a, b, second)
-            half //= 2
-        return values
-
-    @intrinsic
-    def read(context: Any, source: Any, row_bytes: Any, rows: Any, n: Any, target: Any) -> Any:
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, row_bytes, rows, n, target = args
-            cells, results = _Cells(lanes, builder, False, n), _Cells(lanes, builder, True, None)
-            values = []
-            for i in range(V):
-                values.append(cells.load(source))
-                more = builder.icmp_signed("<", ir.Constant(I64, i + 1), rows)
-                source = builder.select(more, builder.add(source, row_bytes), source)
-            for i, value in enumerate(turn(builder, values)):
-                results.store(value, builder.add(target, ir.Constant(I64, i * V * lanes.compute_size)))
-            return ctx.get_dummy_value()
-
-        return types.void(*[types.int64] * 5), emit
-
-    @intrinsic
-    def write(context: Any, source: Any, target: Any, row_bytes: Any, rows: Any, n: Any) -> Any:
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, row_bytes, rows, n = args
-            cells = _Cells(lanes, builder, True, None)
-            places = [builder.add(source, ir.Constant(I64, i * V * lanes.compute_size)) for i in range(V)]
-            for i, value in enumerate(turn(builder, [cells.load(place) for place in places])):
-                wanted = builder.icmp_signed("<", ir.Constant(I64, i), rows)
-                _Cells(lanes, builder, False, builder.select(wanted, n, ir.Constant(I64, 0))).store(value, target)
-                target = builder.add(target, row_bytes)
-            return ctx.get_dummy_value()
-
-        return types.void(*[types.int64] * 5), emit
-
-    return read, write

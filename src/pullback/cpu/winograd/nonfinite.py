@@ -1,7 +1,8 @@
 """Results of Winograd kernels where something is not finite: a transform spreads NaN, infinities and overflows over its whole tile.
 
-What they have spread over is made again by a plain sum, and no more than that: blocks of a convolution (`conv.mend`), channels of a
-filter gradient, channels whose weights are not finite. What a NaN touches is NaN whatever else there is, and is not made again.
+What they have spread over is redone by a plain sum, and no more than that: blocks of a convolution (those of the direct kernel),
+channels of a filter gradient, channels whose weights are not finite. What a NaN touches is NaN whatever else there is: no sum is
+needed.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.cpu.conv.ops import redo as mend
+from pullback.cpu.conv.ops import redo as redo_blocks
+from pullback.cpu.winograd.tuning import MOST_REDONE
 from pullback.problem import Problem
 from pullback.rules import Array
 
-MOST = 0.5  # of the channels that are worth making apart from the others
-
 Flags = npt.NDArray[np.bool_]
-Otherwise = Callable[..., Array]
+PlainSum = Callable[..., Array]  # of a problem and its arrays
 
 
 @dataclass(frozen=True)
-class OddChannels:
-    """Produced channels with weights that are not finite: those that are NaN everywhere, and the others."""
+class NonfiniteChannels:
+    """Output channels with weights that are not finite: those that are NaN everywhere, and the others."""
 
     certain: Flags
     others: Flags
@@ -54,11 +54,10 @@ def _picked(flags: Flags) -> npt.NDArray[np.int64]:
     return np.append(found, np.repeat(found[-1:], wanted - len(found)))
 
 
-def odd_channels(problem: Problem, filter: Array) -> OddChannels:
+def nonfinite_channels(problem: Problem, filter: Array) -> NonfiniteChannels:
     """Of conv or conv_grad_input."""
     window, forward = problem.window, problem.op == "conv"
     weights = _taps_first(problem, filter)
-    made = problem.channels_out if forward else problem.channels_in
     sizes = window.output_size if forward else window.input_size
     # Taps that meet a source cell for every target cell.
     whole = [
@@ -69,18 +68,16 @@ def odd_channels(problem: Problem, filter: Array) -> OddChannels:
     def of_channels(flags: Any) -> Flags:
         if forward:
             return np.asarray(flags.reshape(-1, problem.channels_out).any(axis=0))
-        grouped = flags.reshape(
-            -1, problem.channels_in // problem.groups, problem.groups, problem.channels_out // problem.groups
-        )
-        return np.asarray(grouped.any(axis=(0, 3)).T.reshape(made))
+        c, m = problem.channels_in // problem.groups, problem.channels_out // problem.groups
+        return np.asarray(flags.reshape(-1, c, problem.groups, m).any(axis=(0, 3)).T.reshape(problem.channels_in))
 
     certain = of_channels(np.isnan(weights) & always)
-    return OddChannels(certain, of_channels(~np.isfinite(weights)) & ~certain)
+    return NonfiniteChannels(certain, of_channels(~np.isfinite(weights)) & ~certain)
 
 
-def too_many(problem: Problem, odd: OddChannels) -> bool:
+def too_many(problem: Problem, channels: NonfiniteChannels) -> bool:
     """Whether all channels should be made by a plain sum at once."""
-    return bool(odd.others.mean() > MOST or (problem.groups > 1 and odd.others.any()))
+    return bool(channels.others.mean() > MOST_REDONE or (problem.groups > 1 and channels.others.any()))
 
 
 def _touched(problem: Problem, source: Array) -> Flags | None:
@@ -94,48 +91,40 @@ def _touched(problem: Problem, source: Array) -> Flags | None:
         more = np.zeros((*found.shape[: axis + 1], size, *found.shape[axis + 2 :]), np.bool_)
         before = (slice(None),) * (axis + 1)
         for t in range(window.kernel[axis]):
-            outputs, cells = _axis_slices(problem, axis, t)
-            read, made = (cells, outputs) if forward else (outputs, cells)
-            more[(*before, made)] |= found[(*before, read)]
+            outputs, cells = (slices[axis] for slices in window.tap_slices((0,) * axis + (t,)))
+            read, written = (cells, outputs) if forward else (outputs, cells)
+            more[(*before, written)] |= found[(*before, read)]
         found = more
-    made_each = (problem.channels_out if forward else problem.channels_in) // problem.groups
-    return found[..., 0] if problem.groups == 1 else np.repeat(found, made_each, axis=-1)
+    out_channels = (problem.channels_out if forward else problem.channels_in) // problem.groups
+    return found[..., 0] if problem.groups == 1 else np.repeat(found, out_channels, axis=-1)
 
 
-def _axis_slices(problem: Problem, axis: int, t: int) -> tuple[slice, slice]:
-    """Outputs and cells that a tap of one axis pairs."""
-    window = problem.window
-    outputs = window.outputs_of_tap(axis, t)
-    if not outputs:
-        return slice(0, 0), slice(0, 0)
-    first, s = window.tap_cell(axis, outputs.start, t), window.stride[axis]
-    return slice(outputs.start, outputs.stop), slice(first, first + (len(outputs) - 1) * s + 1, s)
-
-
-def mend_sweep(problem: Problem, source: Array, filter: Array, target: Array, odd: OddChannels, otherwise: Otherwise) -> None:
-    """Of conv or conv_grad_input: make again what is not finite, in place. odd: not too many of them."""
+def redo_sweep(
+    problem: Problem, source: Array, filter: Array, target: Array, nonfinite: NonfiniteChannels, plain_sum: PlainSum
+) -> None:
+    """Of conv or conv_grad_input: redo what is not finite, in place. nonfinite: not too many of them."""
     forward, view = problem.op == "conv", _channels_last(problem, target)
     touched = _touched(problem, source)
     weights = filter
-    if odd.any:  # out of the way, since they are no fault of their blocks
-        view[..., odd.certain | odd.others] = 0
+    if nonfinite.any:  # out of the way, since their blocks need not be redone for them
+        view[..., nonfinite.certain | nonfinite.others] = 0
         weights = np.where(np.isfinite(filter), filter, filter.dtype.type(0))
     if touched is not None:
         view[touched] = 0
     if not np.isfinite(target).all():
-        mend(problem, source, weights, target)
+        redo_blocks(problem, source, weights, target)
     if touched is not None:
         view[touched] = np.nan
-    if odd.others.any():
-        channels = _picked(odd.others)
+    if nonfinite.others.any():
+        channels = _picked(nonfinite.others)
         given = _taps_first(problem, filter)
         given = given[..., channels] if forward else given[..., channels, :]
         if problem.layout == "channels_first":
             given = np.moveaxis(given, (-1, -2), (0, 1))
         count = len(channels)
         some = replace(problem, channels_out=count) if forward else replace(problem, channels_in=count)
-        view[..., channels] = _channels_last(problem, otherwise(some, source, np.ascontiguousarray(given)))
-    view[..., odd.certain] = np.nan
+        view[..., channels] = _channels_last(problem, plain_sum(some, source, np.ascontiguousarray(given)))
+    view[..., nonfinite.certain] = np.nan
 
 
 def _met_by_all(ranges: list[range]) -> slice:
@@ -149,7 +138,7 @@ def _certain(problem: Problem, array: Array, boxes: list[slice]) -> Flags:
     return np.asarray(np.isnan(_channels_last(problem, array)[(slice(None), *boxes)]).any(axis=tuple(range(array.ndim - 1))))
 
 
-def _sure_channels(problem: Problem, x: Array, dy: Array) -> tuple[Flags, Flags]:
+def _certain_channels(problem: Problem, x: Array, dy: Array) -> tuple[Flags, Flags]:
     """Input and output channels whose gradients are NaN for every tap: each has a NaN in a cell that all taps read."""
     window = problem.window
     taps = [range(k) for k in window.kernel]
@@ -165,28 +154,28 @@ def _sure_channels(problem: Problem, x: Array, dy: Array) -> tuple[Flags, Flags]
     return _certain(problem, x, [_met_by_all(ranges) for ranges in cells]), columns
 
 
-def mend_filter(problem: Problem, dy: Array, x: Array, df: Array, otherwise: Otherwise) -> Array:
-    """Of conv_grad_filter: the gradient, with those channels made again that are not finite."""
+def redo_filter(problem: Problem, dy: Array, x: Array, df: Array, plain_sum: PlainSum) -> Array:
+    """Of conv_grad_filter: the gradient, with those channels redone that are not finite."""
     if problem.groups > 1:
-        return otherwise(problem, dy, x)
+        return plain_sum(problem, dy, x)
     window, view = problem.window, _taps_first(problem, df)
-    odd = ~np.isfinite(view).all(axis=tuple(range(window.rank)))  # (in, out)
-    sure_rows, sure_columns = _sure_channels(problem, x, dy)
-    rest = odd & ~sure_rows[:, None] & ~sure_columns
-    rows, columns = rest.sum(axis=1) == (~sure_columns).sum(), rest.sum(axis=0) == (~sure_rows).sum()
+    nonfinite = ~np.isfinite(view).all(axis=tuple(range(window.rank)))  # (in, out)
+    certain_rows, certain_columns = _certain_channels(problem, x, dy)
+    rest = nonfinite & ~certain_rows[:, None] & ~certain_columns
+    rows, columns = rest.sum(axis=1) == (~certain_columns).sum(), rest.sum(axis=0) == (~certain_rows).sum()
     rows, columns = rows & rest.any(axis=1), columns & rest.any(axis=0)
-    if (rest & ~rows[:, None] & ~columns).any() or rows.mean() + columns.mean() > MOST:
-        return otherwise(problem, dy, x)
+    if (rest & ~rows[:, None] & ~columns).any() or rows.mean() + columns.mean() > MOST_REDONE:
+        return plain_sum(problem, dy, x)
     if columns.any():
         channels = _picked(columns)
         given = _with_channels(problem, dy, channels)
-        view[..., channels] = _taps_first(problem, otherwise(replace(problem, channels_out=len(channels)), given, x))
+        view[..., channels] = _taps_first(problem, plain_sum(replace(problem, channels_out=len(channels)), given, x))
     if rows.any():
         channels = _picked(rows)
         given = _with_channels(problem, x, channels)
-        view[..., channels, :] = _taps_first(problem, otherwise(replace(problem, channels_in=len(channels)), dy, given))
-    view[..., sure_columns] = np.nan
-    view[..., sure_rows, :] = np.nan
+        view[..., channels, :] = _taps_first(problem, plain_sum(replace(problem, channels_in=len(channels)), dy, given))
+    view[..., certain_columns] = np.nan
+    view[..., certain_rows, :] = np.nan
     return df
 
 

@@ -1,0 +1,35 @@
+"""What was measured about Winograd: sizes of blocks, and what its parts cost."""
+
+from __future__ import annotations
+
+# Blocks of a convolution.
+CONVOLVE_CACHE = 7 / 16  # of the second-level cache for the transformed tiles of a block: with their products they stay in it
+CONVOLVE_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
+FEWEST_PIECES = 4  # where there are enough results: pieces with different results of the same tiles transform these again
+FILTER_CHUNK = 16  # input channels of a piece of the filter
+FEWEST_TILES_THAT_PAY = 8  # of a block
+
+# Blocks of a filter gradient.
+GRADIENT_BYTES = 640 << 10  # of the transformed tiles of x, or of dy, in a block. Not a share of a cache: blocks cut sums
+GRADIENT_TILES = 32, 96  # of a block: with few, the sums are loaded and stored too often
+MOST_CHANNELS = 128  # of a block: more would need sums beyond the second-level cache, fewer transform each tile more often
+SPLIT_TILES = 48  # of a split at least: each has sums of its own, to be cleared and added up
+MOST_PIECES = 8  # splits times blocks of channels, where there are not more of these
+MOST_SUM_BYTES = 64 << 20  # of all splits, where that leaves two
+
+# Blocks of both.
+DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block
+MOST_BLOCK_BYTES = 6 << 20  # of the transformed tiles of a block in any case
+
+# Costs, in vector multiply-adds on one core.
+CALL = 30_000  # of the jobs that a plain sum does not have
+TABLE = 150  # of the addresses of a tile
+READ, WRITE, TRANSPOSE = 7, 5, 4  # per point of a tile and vector of channels: into tiles, out of them, channels_first
+FILTER, FINISH, ADD = 9, 6, 3  # per point of a filter's vector: into the transform, out of it, the sums of each split
+FAR = 60  # more, where these do not stay in the last-level cache, and all cores wait for the same memory
+FAR_CACHE = 1 / 2  # of the last-level cache, beyond which they do not
+TERMS = 6  # of a register tile's loads, stores and call, as if it summed so many terms more
+SLOWER = 1.05  # of a product between transforms, whose operands come from the second-level cache
+GAIN = 0.95  # of the cost of a plain sum at most, or the error is for nothing
+
+MOST_REDONE = 0.5  # of the channels: where more are not finite, all are made by plain sums at once
