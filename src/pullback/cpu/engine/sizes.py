@@ -1,0 +1,24 @@
+"""Small arithmetic on sizes that all plans share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LINE = 64  # bytes of a cache line
+PAGE = 4096  # bytes
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The smallest multiple of b that is not below a."""
+    return -(-a // b) * b
+
+
+def sum_bytes(dtype: np.dtype[Any]) -> int:
+    """Bytes of an element in the type that sums are made in: float32, or float64 for float64."""
+    return 8 if dtype.name == "float64" else 4
