@@ -1,8 +1,8 @@
 """Filter gradient of grouped convolution, channels_last, with vectors of output channels.
 
 Each (tap, part, output channel) sums source times dy over all output cells. A piece takes a range of output rows and adds to sums
-of its own, (tap and part, output channel) in the compute type (see partial_sums_kernel.py). Behind the sums lies a spare row of taps,
-for tiles with more rows than are left.
+of its own, (tap and part, output channel) in the compute type (see partial_sums_kernel.py). Behind the sums lies a spare row of
+taps, for tiles with more rows than are left.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Grouped convolution and its input gradient, channels_last, with vectors of output channels.
 
-Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. The source
-rows of a block of target rows are first copied into scratch with their halo (cells_scratch_kernel.py), where cells begin on whole
-vectors: memory is read once and in order, however the taps then jump about. `direct` copies whole rows, for one channel per group;
-`grouped` one vector of output channels at a time, spread over groups.
+Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. The
+source rows of a block of target rows are first copied into scratch with their halo (cells_scratch_kernel.py), where cells begin on
+whole vectors: memory is read once and in order, however the taps then jump about. `direct` copies whole rows, for one channel per
+group; `grouped` one vector of output channels at a time, spread over groups.
 
 Target columns come in phases whose neighbours read neighbouring sources. Where weights are not finite, and so must not meet the
 zeros, the columns at the ends of a row have a range of taps of their own.
@@ -29,30 +29,7 @@ from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
 
 def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
-    """`cells` columns of all channels, `registers` vectors at a time."""
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    G = registers * V
-    group_tile = make_cells_tile(lanes.times(registers), cells, reach, False)
-    last_tile = make_cells_tile(lanes, cells, reach, True)
-
-    @outline
-    def columns(args, phase, source, target, weights, channels, e0, e1, taps):
-        stay_outline()
-        c = 0
-        while c + G <= channels:
-            group_tile(args, phase, source + c * WIDE, target + c * SIZE, weights + c * WIDE, G, e0, e1, taps)
-            c += G
-        while c < channels:
-            n = min(V, channels - c)
-            last_tile(args, phase, source + c * WIDE, target + c * SIZE, weights + c * WIDE, n, e0, e1, taps)
-            c += V
-
-    return columns
-
-
-def _make_block_columns(lanes: Any, cells: int, reach: int) -> Any:
-    """`cells` columns of one vector of channels."""
-    tile = make_cells_tile(lanes, cells, reach, True)
+    tile = make_cells_tile(lanes, cells, reach, registers)
 
     @outline
     def columns(args, phase, source, target, weights, channels, e0, e1, taps):
@@ -118,9 +95,9 @@ def build(lanes: Any) -> dict[str, Any]:
         _make_columns(lanes, 1, 1, 4),
     )
     grouped_row = _make_row(
-        _make_middle(lambda reach: _make_block_columns(lanes, MANY_COLUMNS, reach)),
-        _make_middle(lambda reach: _make_block_columns(lanes, FEW_COLUMNS, reach)),
-        _make_block_columns(lanes, 1, 1),
+        _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 0)),
+        _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0)),
+        _make_columns(lanes, 1, 1, 0),
     )
     copy_block, spread_block = make_copy_block(lanes), make_spread_block(lanes)
 

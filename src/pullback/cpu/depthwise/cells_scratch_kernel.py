@@ -1,7 +1,7 @@
 """Source rows of channels_last arrays, copied with their halo into scratch: cell by cell, or spread over the output channels.
 
-Spread, part k of a cell is, in each lane, the k-th input channel of the group of the lane's output channel: channel c belongs to group
-c // group_out_channels, whose input channels begin at group * group_in_channels. Cells beyond the ends of a row are zeros.
+Spread, part k of a cell is, in each lane, the k-th input channel of the group of the lane's output channel: channel c belongs to
+group c // group_out_channels, whose input channels begin at group * group_in_channels. Cells beyond the ends of a row are zeros.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of grouped convolutions in channels_last: blocks of target rows, segments of columns, and what their cells read in scratch."""
+"""Tables of grouped convolutions in channels_last: blocks of target rows, segments of columns, what their cells read in scratch."""
 
 from __future__ import annotations
 

@@ -99,9 +99,10 @@ def run_gather(problem: Problem, plan: Plan, source: Array, weights: Array) -> A
 
 
 def run_padded_gather(
-    problem: Problem, source: Array, filter: Array, plan: Callable[[Problem, bool], Plan], weights: Callable[[Problem, Array], Array]
+    problem: Problem, source: Array, filter: Array, plan: Callable[[Problem, bool], Plan],
+    weights: Callable[[Problem, Array], Array],
 ) -> Array:  # fmt: skip
-    """The same by plans that pad with zeros: weights that are not finite must not meet these, so their plan skips taps beside the source.
+    """The same by plans that pad with zeros: weights that are not finite must not meet these, so their plan skips such taps.
 
     plan: from the problem, and whether it may pad. weights: as the plan reads them, from the filter.
     """

@@ -1,9 +1,9 @@
 """Grouped convolution and its gradients in channels_first, with vectors along the columns of planes.
 
-The source planes of a block are unpacked into scratch (simd/interleave.py), split by the strides and padded with zeros, one area for
-each channel of the group and each depth: then each tap reads every target of the block at one constant distance, and the block is
-one long run, row after row. What lies past the end of a row is not copied out. The forward direction splits its source by the stride;
-the input gradient computes one plane for each phase of the stride and interleaves them.
+The source planes of a block are unpacked into scratch (simd/interleave.py), split by the strides and padded with zeros, one area
+for each channel of the group and each depth: then each tap reads every target of the block at one constant distance, and the block
+is one long run, row after row. What lies past the end of a row is not copied out. The forward direction splits its source by the
+stride; the input gradient computes one plane for each phase of the stride and interleaves them.
 
 The kernels that end in _skipping are for numbers that are not finite, and so must not meet the zeros (skipping_kernel.py).
 """
@@ -54,7 +54,7 @@ def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
 
     @outline
     def unpack_plane(args, plane, area, row0, limit):
-        """The rows that target rows from row0 on read, with their halo. limit: the end of the source, beyond which nothing is read."""
+        """The rows that target rows from row0 on read, with their halo. limit: the end of the source, where it must not be passed."""
         stay_outline()
         rows, width, low_h, low_w, pitch = args.source_rows, args.source_cols, args.low_h, args.low_w, args.pitch
         stride_w = args.stride_w

@@ -104,7 +104,7 @@ class CellsCopied(CellsBlocks):
 
 
 class CellsSpread(CellsBlocks):
-    """Several channels per group, `step` output channels at a time: part k of a cell holds in each lane input channel k of its group."""
+    """Several channels per group, `step` output channels at a time: part k of a cell holds in each lane channel k of its group."""
 
     ints: ClassVar[tuple[str, ...]] = (
         "step in_channels group_in_channels group_out_channels",
@@ -120,9 +120,9 @@ class CellsGather(Record):
 
 
 class CellsDirect(CellsCopied, CellsGather):
-    """cells_kernel.py, one channel per group. stage: where in scratch a target row waits for a non-temporal copy; 0: it does not."""
+    """cells_kernel.py, one channel per group."""
 
-    ints: ClassVar[tuple[str, ...]] = ("stage",)
+    ints: ClassVar[tuple[str, ...]] = ("stage",)  # where in scratch a target row waits for a non-temporal copy; 0: it does not
 
 
 class CellsGrouped(CellsSpread, CellsGather):
@@ -133,7 +133,7 @@ class CellsFilter(Record):
     """Filter gradient: a piece takes `group` of the units (segments of blocks) and makes sums of its own."""
 
     ints: ClassVar[tuple[str, ...]] = (
-        "dy sums sums_bytes spare",  # spare: offset in a piece's sums of a row of taps that takes what a tile adds beyond the last row
+        "dy sums sums_bytes spare",  # spare: where in a piece's sums a row of taps takes what a tile adds beyond the last row
         "units group",
         "area_start",  # of the source rows in scratch; before it lies a list of rows
     )
@@ -169,17 +169,17 @@ class PlaneBlocks(Record):
         "source groups group_in_channels group_out_channels",
         "source_depths source_rows source_cols depths rows cols",
         "blocks depth_blocks block_rows",  # of a group, of a depth; target rows of a block
-        "stride_h stride_w low_h low_w area_rows area_cols",  # low: the source row and column that an area begins with, over the stride
+        "stride_h stride_w low_h low_w area_rows area_cols",  # low: the first row and column of an area, over the stride
         "pitch plane_pitch area_bytes area_start",
         "depth_ptr depth_sources depth_taps",  # source depths and taps of target depth d: from depth_ptr[d] to depth_ptr[d + 1]
         "phase_table tap_offsets tap_ends",  # PlanePhase, Offsets; Range of rows or columns for which a tap meets a cell
-        "depth_weights in_weights out_weights",  # from one depth, input channel, output channel of a group to the next in the filter
+        "depth_weights in_weights out_weights",  # from one depth, channel of a group to the next in the filter
         "entry_start",  # where in scratch taps are listed
     )
 
 
 class PlanesGather(PlaneBlocks):
-    """planes_kernel.py, forward or input gradient: phases_h * phases_w planes of sums per output channel, interleaved at the end."""
+    """planes_kernel.py, forward or input gradient: a plane of sums for each phase and output channel; phases are interleaved."""
 
     ints: ClassVar[tuple[str, ...]] = (
         "weights target group_weights",
@@ -193,7 +193,7 @@ class PlanesGather(PlaneBlocks):
 
 
 class FilterPieces(Record):
-    """Pieces of a filter gradient in channels_first: chunk by chunk of `group` units (blocks of images), group_block groups each."""
+    """Pieces of a filter gradient in channels_first: chunks of `group` units (blocks of images), for group_block groups each."""
 
     ints: ClassVar[tuple[str, ...]] = ("dy sums sums_bytes", "units group chunks group_block")
 

@@ -1,7 +1,7 @@
 """`slide`: depthwise convolutions in channels_first, in place, for square undilated windows of a few sizes and strides.
 
-See slide_kernel.py. In channels_last the same was slower than cells copied into scratch: what lies a row of channels apart shares few
-sets of the first-level cache.
+See slide_kernel.py. In channels_last the same was slower than cells copied into scratch: what lies a row of channels apart shares
+few sets of the first-level cache.
 """
 
 from __future__ import annotations

@@ -268,11 +268,8 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
 
     def products(args: SlideProducts, piece, scratch):
         fill_zero(scratch, SLIDE_SPARE)
-        own, source_plane, plane = (
-            scratch + args.own_start,
-            args.source_rows * args.source_cols * SIZE,
-            args.rows * args.cols * SIZE,
-        )
+        source_plane, plane = args.source_rows * args.source_cols * SIZE, args.rows * args.cols * SIZE
+        own = scratch + args.own_start
         part, chunk = piece // args.chunks, piece % args.chunks
         strips, stop = (args.cols + V - 1) // V, min(chunk * args.group + args.group, args.units)
         for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):

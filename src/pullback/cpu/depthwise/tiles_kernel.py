@@ -22,12 +22,12 @@ CHUNK = 3  # taps that share the source vectors they read
 CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they read
 
 
-def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
-    """`cells` target columns, each a vector of channels: sums over taps of a source vector times a weight vector.
+def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
+    """`cells` target columns of n channels: sums over taps of source vectors times weight vectors, `registers` vectors at a time.
 
-    args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads source
-    p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only the first n lanes of targets and weights
-    are touched if `masked`; of the source, which lies in scratch, all lanes.
+    args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads
+    source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets and weights
+    are touched; of the source, which lies in scratch, whole vectors. registers = 0: there is one vector of channels at the most.
     """
 
     @intrinsic
@@ -35,18 +35,20 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
         context: Any, args: Any, phase: Any, source: Any, target: Any, weights: Any, n: Any, e0: Any, e1: Any, taps: Any
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
-            args_at, phase_at, source, target, weights, n, e0, e1, taps = values
-            emitter = Emit(lanes, builder)
-            outer, parts, inner, stream = emitter.fields(ctx, args, args_at, "row_offsets parts part_offsets stream")
-            steps_of_phase = emitter.fields(ctx, phase, phase_at, "tap_step weight_step source_step target_step")
+            args_at, phase_at, *starts, n, e0, e1, taps = values
+            one = Emit(lanes, builder)
+            outer, parts, inner, stream = one.fields(ctx, args, args_at, "row_offsets parts part_offsets stream")
+            steps_of_phase = one.fields(ctx, phase, phase_at, "tap_step weight_step source_step target_step")
             tap_step, weight_step, source_step, target_step = steps_of_phase
-            mask = emitter.mask(n) if masked else None
-            span = (cells - 1) * reach + CHUNK
-            tap_steps = emitter.steps(tap_step, span)
-            source_steps = emitter.steps(source_step, cells)
-            weight_steps = emitter.steps(weight_step, CHUNK)
+            tap_steps, source_steps = one.steps(tap_step, (cells - 1) * reach + CHUNK), one.steps(source_step, cells)
+            weight_steps, target_steps = one.steps(weight_step, CHUNK), one.steps(target_step, cells)
+            whole, rest = builder.sdiv(taps, one.number(CHUNK)), builder.srem(taps, one.number(CHUNK))
+            runs = [(whole, CHUNK)]
+            for size in range(CHUNK - 1, 0, -1):
+                runs.append((builder.zext(builder.icmp_signed("==", rest, one.number(size)), I64), size))
+            zero = one.number(0)
 
-            def chunk(at: Any, weight_at: Any, sums: Any, size: int) -> list[Any]:
+            def chunk(emitter: Emit, mask: Any, at: Any, weight_at: Any, sums: Any, size: int) -> list[Any]:
                 found = list(sums)
                 factors = [emitter.load(builder.add(weight_at, weight_steps[i]), True, mask) for i in range(size)]
                 if reach == 0 and cells > 1:
@@ -62,34 +64,50 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, masked: bool) -> Any:
                             found[p] = emitter.fma(cell, factors[i], found[p])
                 return found
 
-            whole, rest = builder.sdiv(taps, ir.Constant(I64, CHUNK)), builder.srem(taps, ir.Constant(I64, CHUNK))
-            runs = [(whole, CHUNK)]
-            for size in range(CHUNK - 1, 0, -1):
-                runs.append((builder.zext(builder.icmp_signed("==", rest, ir.Constant(I64, size)), I64), size))
-            zero = emitter.number(0)
+            def vectors(emitter: Emit, mask: Any, source: Any, target: Any, weights: Any) -> None:
+                """The columns of as many channels as the emitter's lanes."""
 
-            def body(at: Any, weight_at: Any, sums: Any) -> Any:
-                carried = [at, weight_at, *sums]
-                for count, size in runs:
+                def body(at: Any, weight_at: Any, sums: Any) -> Any:
+                    carried = [at, weight_at, *sums]
+                    for count, size in runs:
 
-                    def some(_: Any, now: Any, size: int = size) -> Any:
-                        forward = [emitter.times(step, size) for step in (tap_step, weight_step)]
-                        following = [builder.add(place, step) for place, step in zip(now, forward, strict=False)]
-                        return [*following, *chunk(now[0], now[1], now[2:], size)]
+                        def some(_: Any, now: Any, size: int = size) -> Any:
+                            forward = [emitter.times(step, size) for step in (tap_step, weight_step)]
+                            following = [builder.add(place, step) for place, step in zip(now, forward, strict=False)]
+                            return [*following, *chunk(emitter, mask, now[0], now[1], now[2:], size)]
 
-                    carried = emit_loop(builder, zero, count, carried, some)
-                return carried[2:]
+                        carried = emit_loop(builder, zero, count, carried, some)
+                    return carried[2:]
 
-            zeros = [emitter.zero] * cells
-            totals = emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
-            places = [builder.add(target, step) for step in emitter.steps(target_step, cells)]
-            with builder.if_else(builder.icmp_signed("!=", stream, zero)) as (past_cache, into_cache):
-                with past_cache:
-                    for place, total in zip(places, totals, strict=True):
-                        emitter.stream(place, total)
-                with into_cache:
-                    for place, total in zip(places, totals, strict=True):
-                        emitter.store(place, total, False, mask)
+                zeros = [emitter.zero] * cells
+                totals = emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
+                places = [builder.add(target, step) for step in target_steps]
+                with builder.if_else(builder.icmp_signed("!=", stream, zero)) as (past_cache, into_cache):
+                    with past_cache:
+                        for place, total in zip(places, totals, strict=True):
+                            emitter.stream(place, total)
+                    with into_cache:
+                        for place, total in zip(places, totals, strict=True):
+                            emitter.store(place, total, False, mask)
+
+            def over_channels(emitter: Emit, masked: bool, count: Any, carried: Sequence[Any]) -> list[Any]:
+                """`count` times as many channels as the emitter's lanes. carried: source, target, weights, channels left."""
+                channels = emitter.lanes.count
+                forward = [emitter.number(channels * size) for size in (lanes.compute_size, lanes.size, lanes.compute_size, -1)]
+
+                def body(_: Any, now: Any) -> list[Any]:
+                    vectors(emitter, emitter.mask(now[3]) if masked else None, *now[:3])
+                    return [builder.add(place, step) for place, step in zip(now, forward, strict=True)]
+
+                return emit_loop(builder, zero, count, carried, body)
+
+            if registers:
+                many = Emit(lanes.times(registers), builder)
+                left = over_channels(many, False, builder.sdiv(n, one.number(many.lanes.count)), [*starts, n])
+                last = builder.sdiv(builder.add(left[3], one.number(lanes.count - 1)), one.number(lanes.count))
+                over_channels(one, True, last, left)
+            else:
+                vectors(one, one.mask(n), *starts)
             return ctx.get_dummy_value()
 
         return types.void(args, phase, *(types.int64,) * 7), emit
