@@ -54,7 +54,7 @@ def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
 
     @outline
     def unpack_plane(args, plane, area, row0, limit):
-        """The rows that target rows from row0 on read, with their halo. limit: the end of the source, where it must not be passed."""
+        """The rows that target rows from row0 on read, with their halo. limit: where the source ends, or 0."""
         stay_outline()
         rows, width, low_h, low_w, pitch = args.source_rows, args.source_cols, args.low_h, args.low_w, args.pitch
         stride_w = args.stride_w

@@ -1,7 +1,7 @@
 """Register tiles of convolutions with few channels per group: loops over taps whose sums never leave the registers.
 
-Each tile is one intrinsic that emits its loops in LLVM. What a tile reads is told by tables of Offsets, so the same tile serves every
-stride, dilation, rank and direction.
+Each tile is one intrinsic that emits its loops in LLVM. What a tile reads is told by tables of Offsets, so the same tile serves
+every stride, dilation, rank and direction.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` target columns of n channels: sums over taps of source vectors times weight vectors, `registers` vectors at a time.
 
     args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads
-    source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets and weights
-    are touched; of the source, which lies in scratch, whole vectors. registers = 0: there is one vector of channels at the most.
+    source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets and
+    weights are touched; of the source, which lies in scratch, whole vectors. registers = 0: n is one vector at the most.
     """
 
     @intrinsic
@@ -155,8 +155,8 @@ class Products:
     """`rows` times `taps` sums of source * dy over a run of cells, added to sums in memory.
 
     Addresses are LLVM values. `entries` holds the Offsets of source and sums for each row; taps are tap_step apart in the source,
-    sum_step in the sums. dense: source_step is tap_step, so that neighbouring cells share what they read. wide_dy: dy lies in scratch
-    in the compute type, and is read beyond the first n lanes.
+    sum_step in the sums. dense: source_step is tap_step, so that neighbouring cells share what they read. wide_dy: dy lies in
+    scratch in the compute type, and is read beyond the first n lanes.
     """
 
     lanes: Any
@@ -168,8 +168,8 @@ class Products:
     def emit(self, builder: Any, addresses: Sequence[Any], steps: Sequence[Any], n: Any, count: Any, lines: Any = None) -> None:
         """addresses: of source, dy, sums, entries. steps: of source, dy, taps, sums.
 
-        lines: (ranges, lines, pitch): not one run of cells but `lines`, `pitch` bytes apart; a row adds only the lanes of a line, through
-        all its vectors, that its LaneRange in `ranges` holds.
+        lines: (ranges, lines, pitch): not one run of cells but `lines`, `pitch` bytes apart; a row adds only the lanes of a line,
+        through all its vectors, that its LaneRange in `ranges` holds.
         """
         lanes, rows, taps = self.lanes, self.rows, self.taps
         source, dy, sums, entries = addresses
@@ -240,7 +240,7 @@ def make_phase_products(lanes: Any, rows: int, taps: int, dense: bool) -> Any:
 
 
 def make_plane_products(lanes: Any, taps: int, ranged: bool) -> Any:
-    """tile(source, dy, sums, entries, count, ranges, lines, pitch): products of `taps` taps over `count` vectors of an unpacked plane.
+    """Products of `taps` taps over `count` vectors of an unpacked plane.
 
     ranged: over so many vectors of each of `lines` rows, in the lanes of `ranges`; else these three are not looked at.
     """

@@ -7,7 +7,7 @@ machine.
 from __future__ import annotations
 
 MOST_GROUP_CHANNELS = 16  # in a group on either side, beyond which `direct` fills its vectors
-# Time of a multiplication of spread channels over one of `direct`, and of spreading a cell over the same (8 and 16 channels a group).
+# Time of a multiplication of spread channels over one of `direct`, and of spreading a cell over the same (8, 16 channels a group).
 SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
 
