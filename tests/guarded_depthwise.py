@@ -15,13 +15,7 @@ from guarded import sizes
 from guarded_memory import bare_memory
 
 import pullback as pb
-from pullback.cpu.depthwise import cells as depthwise_cells
-from pullback.cpu.depthwise import flat as depthwise_flat
-from pullback.cpu.depthwise import ops as depthwise
-from pullback.cpu.depthwise import planes as depthwise_planes
-from pullback.cpu.depthwise import slide as depthwise_slide
-
-MODULES: tuple[Any, ...] = (depthwise_cells, depthwise_planes, depthwise_slide, depthwise_flat)
+from pullback.cpu.depthwise.ops import KERNELS
 
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},
@@ -51,9 +45,8 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]
 
 def main(dtype: str, side: str, stores: str) -> None:
     memory = bare_memory(side)
-    for module in (depthwise_cells, depthwise_planes, depthwise_slide):
-        module.streams = lambda total_bytes: stores == "streaming"
-    depthwise.SPREAD = -10.0  # groups that another kernel would do more quickly are taken too
+    for name in ("group_cells", "planes", "slide"):
+        KERNELS[name].streams = lambda total_bytes: stores == "streaming"
     seen: dict[str, int] = {}
     for x, f, options in cases(dtype):
         with pb.backend("reference"):
@@ -64,8 +57,8 @@ def main(dtype: str, side: str, stores: str) -> None:
             }  # fmt: skip
             both = [*calls.items(), *((op, with_infinity(arguments, op)) for op, arguments in calls.items())]
             wanted = [(op, arguments, getattr(pb, op)(*arguments, **options)) for op, arguments in both]
-        for (op, arguments, expected), name in itertools.product(wanted, ("depthwise", "grouped")):
-            for module in MODULES:
+        for (op, arguments, expected), name in itertools.product(wanted, KERNELS):
+            for module in KERNELS.values():
                 module.gather_plan.cache_clear()  # their tables lie in guarded memory too, which is for one call
                 module.filter_plans.cache_clear()
             guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
@@ -77,10 +70,8 @@ def main(dtype: str, side: str, stores: str) -> None:
                 continue
             np.testing.assert_array_equal(found, expected)  # of small whole numbers
             memory.check()
-            for module in MODULES:
-                if module.gather_plan.cache_info().currsize + module.filter_plans.cache_info().currsize:
-                    way = f"{op}/{name}/{module.__name__.rsplit('.', 1)[-1]}"
-                    seen[way] = seen.get(way, 0) + 1
+            assert KERNELS[name].gather_plan.cache_info().currsize + KERNELS[name].filter_plans.cache_info().currsize
+            seen[f"{op}/{name}"] = seen.get(f"{op}/{name}", 0) + 1
     print(json.dumps(seen))
 
 

@@ -13,6 +13,8 @@ from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
 from pullback.cpu.depthwise import cells as depthwise_cells
+from pullback.cpu.depthwise import tuning as depthwise_tuning
+from pullback.cpu.depthwise.ops import KERNELS
 from pullback.cpu.engine.machine import machine
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
@@ -74,7 +76,7 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
 def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise_cells, "AREA_BYTES", 3000)
+    monkeypatch.setattr(depthwise_tuning, "CELLS_AREA_BYTES", 3000)
     plans = (depthwise_cells.gather_plan, depthwise_cells.filter_plans)
     for plan in plans:
         plan.cache_clear()
@@ -132,7 +134,8 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
     for each, spread in ((lanes(), False), (2, True)):
         *call, options = arguments(layout, (3, each, each), {"size": (6, 7), "kernel": (3, 3)}, np.float32)[op]
         told = str(pb.explain(op, *call, **options))
-        assert ("runs      cpu/grouped" in told) == spread, told
+        name = "group_cells" if layout == "channels_last" else "planes"
+        assert (f"runs      cpu/{name}" in told) == spread, told
         assert ("fill them well enough" in told) != spread, told
 
 
@@ -148,8 +151,6 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
     seen = guarded_calls("guarded_depthwise.py", dtype, side, stores)
-    modules = ["cells", "planes"]
-    if machine().masks_memory:
-        modules += ["slide", "flat"]
-    assert set(seen) == {f"{op}/{name}/depthwise_{way}" for op in OPS for name in ("depthwise", "grouped") for way in modules}
+    names = set(KERNELS) if machine().masks_memory else {"planes", "group_cells"}
+    assert set(seen) == {f"{op}/{name}" for op in OPS for name in names}
     assert min(seen.values()) >= 10, seen

@@ -14,14 +14,6 @@ from pullback.cpu.conv import filter_gradient_kernel as filter_kernels
 from pullback.cpu.conv import transpose as matrix
 from pullback.cpu.conv import transpose_kernel as matrix_kernels
 from pullback.cpu.conv.sweep import sweep_of
-from pullback.cpu.depthwise import cells_kernel as depthwise_kernels
-from pullback.cpu.depthwise import flat as depthwise_flat
-from pullback.cpu.depthwise import flat_kernel as flat_kernels
-from pullback.cpu.depthwise import planes as depthwise_planes
-from pullback.cpu.depthwise import planes_kernel as planes_kernels
-from pullback.cpu.depthwise import slide as depthwise_slide
-from pullback.cpu.depthwise import slide_kernel as slide_kernels
-from pullback.cpu.depthwise import tables as depthwise_tables
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.pool import gradient as pool_gradient
 from pullback.cpu.pool import scatter_places_kernel as scatter_many
@@ -30,14 +22,10 @@ from pullback.cpu.simd.lanes import Lanes
 
 
 def test_plans_and_kernels_agree() -> None:
-    assert depthwise_slide.SPARE == slide_kernels.SPARE
-    assert (depthwise_flat.SUMS, depthwise_flat.MANY) == (flat_kernels.SUMS, flat_kernels.MANY)
     assert matrix.BAND == matrix_kernels.BAND
     assert pool_gradient.MANY == scatter_many.MANY
     assert conv_filter.TURNED == filter_kernels.TURNED
     assert 8 * conv_filter.ENTRY_WORDS == filter_kernels.ENTRY
-    assert depthwise_tables.FEW == depthwise_kernels.FEW
-    assert depthwise_planes.OUTS == planes_kernels.OUTS
     for name in ("ROWS_OF_CELLS", "PARTS_OF_ROWS", "CELLS_OF_IMAGES"):
         assert getattr(conv_direct, name) == getattr(direct_kernels, name)
 
@@ -47,9 +35,6 @@ def test_plans_and_kernels_agree_on_a_phase() -> None:
     sweep = sweep_of(pb.explain("conv", x, f, padding=1).problem)
     words = conv_common.phase_words(sweep, [0], [1, 1, 1], (0, 0, 0))
     assert 8 * len(words) == direct_kernels.PHASE == cells_kernels.PLACES
-    phases = depthwise_tables.column_phases(pb.explain("conv", x, f, padding=1).problem.window, True)
-    table, _ = depthwise_tables.phase_tables(phases, 9, 4, 4, 0, 4, True, 0)
-    assert 8 * table.shape[1] == depthwise_kernels.PHASE
 
 
 def test_plans_know_the_rows_of_a_tile() -> None:

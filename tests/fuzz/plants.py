@@ -26,7 +26,7 @@ def wrong() -> None:
             y *= y.dtype.type(0.5)
         return y
 
-    _plant("conv", run, "depthwise")
+    _plant("conv", run, "slide")
 
 
 def crash() -> None:

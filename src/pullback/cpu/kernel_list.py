@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from pullback.cpu import crop
 from pullback.cpu.conv import cells, direct, pointwise
 from pullback.cpu.conv import ops as conv
-from pullback.cpu.depthwise import ops as depthwise
+from pullback.cpu.depthwise import cells as group_cells
+from pullback.cpu.depthwise import flat, slide
+from pullback.cpu.depthwise import planes as group_planes
 from pullback.cpu.pool import channels, gather, phases, planes, rows, run, scatter, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
@@ -45,10 +47,19 @@ def _from_x(finder: str) -> Callable[..., Any]:
 CROP = Row("crop", crop.can, None, crop.run)
 
 
-def _depthwise(op: str, note: str) -> tuple[Row, ...]:
+def _grouped(name: str, module: Any, gradient: bool, note: str = "") -> Row:
+    """A kernel for many groups of few channels; "depthwise" and "grouped" are older names of all of these."""
+    run = module.filter_gradient if gradient else module.gather
+    return Row(name, module.can, module.pays, run, note, aliases=("depthwise", "grouped"))
+
+
+def _groups(*, gradient: bool) -> tuple[Row, ...]:
+    note = GRADIENTS if gradient else WEIGHTS
     return (
-        Row("depthwise", depthwise.can, depthwise.pays, getattr(depthwise, op), note),
-        Row("grouped", ordinary, depthwise.grouped_pays, partial(getattr(depthwise, op)), note),
+        _grouped("slide", slide, gradient),
+        _grouped("flat", flat, gradient),
+        _grouped("group_planes", group_planes, gradient, note),
+        _grouped("group_cells", group_cells, gradient, note),
     )
 
 
@@ -56,7 +67,7 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     """conv and conv_grad_input."""
     return (
         CROP,
-        *_depthwise(op, WEIGHTS),
+        *_groups(gradient=False),
         Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
         Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
         Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
@@ -110,7 +121,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "conv_grad_input": _sweeps("conv_grad_input"),
     "conv_grad_filter": (
         CROP,
-        *_depthwise("conv_grad_filter", GRADIENTS),
+        *_groups(gradient=True),
         Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
         Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
     ),

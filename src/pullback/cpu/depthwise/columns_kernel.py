@@ -1,4 +1,4 @@
-"""Columns of a plane under masks, and rows that may lie beyond it: what the tiles of depthwise_slide share."""
+"""Columns of a plane under masks, and rows that may lie beyond it: what the tiles of slide_kernel.py share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from pullback.cpu.depthwise.tiles_kernel import Emit
+from pullback.cpu.depthwise.emit_kernel import Emit
 from pullback.cpu.simd.native import LINE, emit_prefetch
 from pullback.cpu.simd.vectors import I32, constant_vector, splat_lanes
 
@@ -22,15 +22,15 @@ class Strip(Emit):
         """`at`, or `spare` for a row that is not there."""
         return self.builder.select(self.builder.icmp_unsigned("<", row, rows), at, spare)
 
-    def ask_lines(self, ahead: Any, lines: int) -> Any:
+    def prefetch_lines(self, ahead: Any, lines: int) -> Any:
         """Prefetch some lines; where to go on."""
         for line in range(lines):
             emit_prefetch(self.builder, self.builder.add(ahead, self.number(line * LINE)))
         return self.builder.add(ahead, self.number(lines * LINE))
 
-    def ask_ahead(self, ahead: Any, end: Any, lines: int) -> Any:
+    def prefetch_until(self, ahead: Any, end: Any, lines: int) -> Any:
         """Prefetch some lines, as far as `end`; where to go on."""
-        more = self.ask_lines(ahead, lines)
+        more = self.prefetch_lines(ahead, lines)
         return self.builder.select(self.builder.icmp_signed("<", more, end), more, end)
 
     def inside(self, first: Any, width: Any, step: int = 1) -> Any:
@@ -53,17 +53,17 @@ class Strip(Emit):
         builder = self.builder
         blocks = [builder.append_basic_block(name) for name in ("there", "beyond", "after")]
         builder.cbranch(condition, *blocks[:2])
-        made = []
+        ends = []
         for block, make in zip(blocks, (body, otherwise), strict=False):
             builder.position_at_end(block)
             found = make(values)
-            made.append((found, builder.block))
+            ends.append((found, builder.block))
             builder.branch(blocks[2])
         builder.position_at_end(blocks[2])
         results = []
         for place, value in enumerate(values):
             phi = builder.phi(value.type)
-            for found, block in made:
+            for found, block in ends:
                 phi.add_incoming(found[place], block)
             results.append(phi)
         return results

@@ -1,4 +1,4 @@
-"""Plans of depthwise convolutions of small planes in channels_first; see kernels/depthwise_flat.py."""
+"""`flat`: depthwise convolutions of small planes in channels_first, stride 1, in place; see flat_kernel.py."""
 
 from __future__ import annotations
 
@@ -8,31 +8,54 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv.common import lanes_of, moved_bytes, wide_of
-from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
-from pullback.cpu.depthwise.records import FlatGather, FlatProducts
+from pullback.cpu.conv.common import lanes_of, moved_bytes
+from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise.common import in_place_can, near, run_filter_gradient, run_gather, several_groups, wide
+from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_add
+from pullback.cpu.depthwise.records import FLAT_MASK, FLAT_VECTORS, PRODUCT_TAPS, FlatGather, FlatProducts
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import grouped
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import ceil_div
 from pullback.problem import Problem
+from pullback.rules import Array
 
 MODULE = "depthwise.flat"
-MASKS_BYTES = 8 << 10  # of all masks: they must stay in the first-level cache
-SUMS = 9  # of kernels/depthwise_flat.py
-MANY = 4  # vectors at a time: masks are read so far
 
 
-def flattens(problem: Problem) -> bool:
-    """Whether these kernels take a depthwise problem."""
+def _mask_bytes(problem: Problem) -> int:
     window = problem.window
-    if problem.layout != "channels_first" or problem.channels_in != problem.channels_out or set(window.stride) != {1}:
-        return False
-    if window.input_size[1:] != window.output_size[1:] or not machine().masks_memory:
-        return False
-    vectors = -(-math.prod(window.output_size) // lanes_of(problem))
-    return 2 * vectors * window.tap_count <= MASKS_BYTES
+    return FLAT_MASK * ceil_div(math.prod(window.output_size), lanes_of(problem)) * window.tap_count
+
+
+def can(problem: Problem) -> str | None:
+    if (refused := in_place_can(problem)) is not None:
+        return refused
+    window = near(problem)[0].window
+    if set(window.stride) != {1} or window.input_size[1:] != window.output_size[1:]:
+        return "a tap must lie at one distance from all cells: it is for stride 1, and rows and planes as long as before"
+    if _mask_bytes(problem) > tuning.MOST_FLAT_MASKS_BYTES:
+        return f"its masks, one for each tap and vector, would take more than {tuning.MOST_FLAT_MASKS_BYTES >> 20} MiB"
+    return None
+
+
+def pays(problem: Problem) -> str | None:
+    if (refused := several_groups(problem)) is not None:
+        return refused
+    return "its masks would not stay in the first-level cache" if _mask_bytes(problem) > tuning.FLAT_MASKS_BYTES else None
+
+
+def gather(problem: Problem, source: Array, filter: Array) -> Array:
+    """conv and conv_grad_input; under masks no zero is met."""
+    problem, _ = near(problem)
+    return run_gather(problem, gather_plan(problem), source, wide(problem, filter))
+
+
+def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
+    problem, _ = near(problem)
+    return run_filter_gradient(problem, filter_plans(problem), dy, x)
 
 
 def _tables(problem: Problem) -> dict[str, Any]:
@@ -41,8 +64,8 @@ def _tables(problem: Problem) -> dict[str, Any]:
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
     steps = np.append(np.cumprod(source[:0:-1])[::-1], 1)
     count = math.prod(target)
-    vectors = -(-count // lanes)
-    shifts, masks = [], np.zeros((window.tap_count, vectors + MANY), np.uint16)
+    vectors = ceil_div(count, lanes)
+    shifts, masks = [], np.zeros((window.tap_count, vectors + FLAT_VECTORS), f"u{FLAT_MASK}")
     for t, tap in enumerate(product(*(range(k) for k in window.kernel))):
         distance = [i * d - p for i, d, p in zip(tap, window.dilation, window.pad_low, strict=True)]
         if not forward:
@@ -56,29 +79,23 @@ def _tables(problem: Problem) -> dict[str, Any]:
         bits[:count] = inside.ravel()
         masks[t, :vectors] = (bits.reshape(vectors, lanes) << np.arange(lanes)).sum(axis=1)
     return {
-        "source_cells": math.prod(source), "cells": count, "taps": window.tap_count, "shifts": np.array(shifts, np.int64),
-        "masks": masks, "mask_row": masks.strides[0], "groups": problem.groups,
+        "source": None, "groups": problem.groups, "source_cells": math.prod(source), "cells": count,
+        "taps": window.tap_count, "shifts": np.array(shifts, np.int64), "masks": masks, "mask_pitch": masks.strides[0],
     }  # fmt: skip
 
 
 @planned
 def gather_plan(problem: Problem) -> Plan:
-    """conv and conv_grad_input with finite weights."""
-    planes, moved = problem.batch * problem.groups, moved_bytes(problem)
-    group, pieces = grouped(planes, moved)
-    given = _tables(problem) | {"source": None, "weights": None, "target": None, "group": group, "planes": planes}
+    """conv and conv_grad_input."""
+    images, moved = problem.batch * problem.groups, moved_bytes(problem)
+    group, pieces = grouped(images, moved)
+    given = _tables(problem) | {"weights": None, "target": None, "group": group, "planes": images}
     return make_plan(Variant(MODULE, "gather", problem.dtype.name), FlatGather, pieces, 0, moved, given)
 
 
 @planned
 def filter_plans(problem: Problem) -> FilterPlans:
-    groups, images = problem.groups, problem.batch
-    group_block, parts, group, chunks = filter_pieces(groups, images)
-    bytes_each = problem.window.tap_count * groups * wide_of(problem)
-    given = _tables(problem) | {
-        "source": None, "dy": None, "sums": None, "group": group, "images": images, "group_block": group_block, "chunks": chunks,
-        "sums_bytes": bytes_each,
-    }  # fmt: skip
-    compiled = Variant(MODULE, "products", problem.dtype.name)
-    products = make_plan(compiled, FlatProducts, parts * chunks, SUMS * machine().vector_bytes, moved_bytes(problem), given)
-    return FilterPlans(products, add_plan(problem, chunks, bytes_each), chunks * bytes_each)
+    given, pieces = plane_pieces(problem, problem.batch)
+    compiled, scratch = Variant(MODULE, "products", problem.dtype.name), PRODUCT_TAPS * machine().vector_bytes
+    products = make_plan(compiled, FlatProducts, pieces, scratch, moved_bytes(problem), given | _tables(problem))
+    return with_add(problem, products, given["chunks"], given["sums_bytes"])

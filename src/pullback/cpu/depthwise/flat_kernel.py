@@ -12,12 +12,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.depthwise.records import FlatGather, FlatProducts
-from pullback.cpu.depthwise.tiles_kernel import Emit, emit_loop
+from pullback.cpu.depthwise.emit_kernel import Emit, emit_loop
+from pullback.cpu.depthwise.partial_sums_kernel import make_store_sums
+from pullback.cpu.depthwise.records import FLAT_MASK, FLAT_VECTORS, PRODUCT_TAPS, FlatGather, FlatProducts
+from pullback.cpu.engine.records import WORD
 from pullback.cpu.simd.vectors import outline, pointer, stay_outline
-
-MASK = 2  # bytes of a mask
-MANY, SUMS = 4, 9  # vectors of cells that share a weight; taps that share what they read of dy
 
 
 class Flat(Emit):
@@ -42,20 +41,21 @@ def _make_gather(lanes: Any, vectors: int) -> Any:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
 
     @intrinsic
-    def tile(context: Any, source: Any, target: Any, n: Any, weights: Any, taps: Any, shifts: Any, masks: Any, row: Any) -> Any:
-        """source, target: of the first cell. masks: of the first vector; `row` bytes from one tap's to the next tap's."""
+    def tile(context: Any, args: Any, source: Any, target: Any, weights: Any, masks: Any, n: Any) -> Any:
+        """source, target: of the first of n cells. masks: of the first vector."""
 
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, n, weights, taps, shifts, masks, row = args
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, target, weights, masks, n = values
             flat = Flat(lanes, builder)
+            taps, shifts, mask_pitch = flat.fields(ctx, args, args_at, "taps shifts mask_pitch")
 
             def body(t: Any, sums: Any) -> Any:
-                at = builder.add(source, flat.word(flat.plus(shifts, flat.times(t, 8))))
+                at = builder.add(source, flat.word(flat.plus(shifts, flat.times(t, WORD))))
                 weight = flat.splat(flat.plus(weights, flat.times(t, WIDE)))
-                mask_at = flat.plus(masks, builder.mul(t, row))
+                mask_at = flat.plus(masks, builder.mul(t, mask_pitch))
                 found = []
                 for u, total in enumerate(sums):
-                    mask = flat.kept_mask(flat.plus(mask_at, flat.number(u * MASK)))
+                    mask = flat.kept_mask(flat.plus(mask_at, flat.number(u * FLAT_MASK)))
                     cells = flat.load(flat.plus(at, flat.number(u * V * SIZE)), False, mask)
                     found.append(flat.fma_where(mask, cells, weight, total))
                 return found
@@ -66,7 +66,7 @@ def _make_gather(lanes: Any, vectors: int) -> Any:
                 flat.store(flat.plus(target, flat.number(u * V * SIZE)), total, False, wanted)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 8), emit
+        return types.void(args, *(types.int64,) * 5), emit
 
     return tile
 
@@ -76,22 +76,25 @@ def _make_products(lanes: Any, taps: int) -> Any:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
 
     @intrinsic
-    def tile(
-        context: Any, source: Any, dy: Any, cells: Any, planes: Any, source_step: Any, dy_step: Any, shifts: Any, masks: Any,
-        row: Any, sums: Any,
-    ) -> Any:  # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, dy, cells, planes, source_step, dy_step, shifts, masks, row, sums = args
+    def tile(context: Any, args: Any, source: Any, dy: Any, planes: Any, tap: Any, sums: Any) -> Any:
+        """tap: the number of the first one."""
+
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, dy, planes, tap, sums = values
             flat = Flat(lanes, builder)
-            distances = [flat.word(flat.plus(shifts, flat.number(8 * t))) for t in range(taps)]
-            rows = [flat.plus(masks, builder.mul(row, flat.number(t))) for t in range(taps)]
+            groups, source_cells, cells = flat.fields(ctx, args, args_at, "groups source_cells cells")
+            shifts, masks, mask_pitch = flat.fields(ctx, args, args_at, "shifts masks mask_pitch")
+            source_step, dy_step = (flat.times(builder.mul(groups, count), SIZE) for count in (source_cells, cells))
+            shifts, masks = flat.plus(shifts, flat.times(tap, WORD)), flat.plus(masks, builder.mul(tap, mask_pitch))
+            distances = [flat.word(flat.plus(shifts, flat.number(WORD * t))) for t in range(taps)]
+            rows = [flat.plus(masks, flat.times(mask_pitch, t)) for t in range(taps)]
             vectors = builder.sdiv(flat.plus(cells, flat.number(V - 1)), flat.number(V))
 
             def plane(p: Any, carried: Any) -> Any:
                 at, other = flat.plus(source, builder.mul(p, source_step)), flat.plus(dy, builder.mul(p, dy_step))
 
                 def vector(u: Any, totals: Any) -> Any:
-                    offset, mask_offset = flat.times(u, V * SIZE), flat.times(u, MASK)
+                    offset, mask_offset = flat.times(u, V * SIZE), flat.times(u, FLAT_MASK)
                     wanted = flat.mask(builder.sub(cells, flat.times(u, V)))
                     factor = flat.load(flat.plus(other, offset), False, wanted)
                     masks = [flat.kept_mask(flat.plus(line, mask_offset)) for line in rows]
@@ -107,7 +110,7 @@ def _make_products(lanes: Any, taps: int) -> Any:
                 flat.store(flat.plus(sums, flat.number(t * V * WIDE)), total, True)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 10), emit
+        return types.void(args, *(types.int64,) * 5), emit
 
     return tile
 
@@ -119,9 +122,9 @@ def build(lanes: Any) -> dict[str, Any]:
         tile = _make_gather(lanes, vectors)
 
         @outline
-        def gather(source, target, n, weights, taps, shifts, masks, row):
+        def gather(args, source, target, weights, masks, n):
             stay_outline()
-            tile(source, target, n, weights, taps, shifts, masks, row)
+            tile(args, source, target, weights, masks, n)
 
         return gather
 
@@ -129,15 +132,15 @@ def build(lanes: Any) -> dict[str, Any]:
         tile = _make_products(lanes, taps)
 
         @outline
-        def products(source, dy, cells, planes, source_step, dy_step, shifts, masks, row, sums):
+        def products(args, source, dy, planes, tap, sums):
             stay_outline()
-            tile(source, dy, cells, planes, source_step, dy_step, shifts, masks, row, sums)
+            tile(args, source, dy, planes, tap, sums)
 
         return products
 
-    gather_many, gather_two, gather_one = (make_gather(vectors) for vectors in (MANY, 2, 1))
-    products_many, products_three, products_one = (make_products(taps) for taps in (SUMS, 3, 1))
-    load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
+    gather_many, gather_two, gather_one = (make_gather(vectors) for vectors in (FLAT_VECTORS, 2, 1))
+    products_many, products_three, products_one = (make_products(taps) for taps in (PRODUCT_TAPS, 3, 1))
+    store_sums = make_store_sums(lanes)
 
     def gather(args: FlatGather, piece, scratch):
         for plane in range(piece * args.group, min(piece * args.group + args.group, args.planes)):
@@ -145,42 +148,36 @@ def build(lanes: Any) -> dict[str, Any]:
             own = args.weights + plane % args.groups * args.taps * WIDE
             j = 0
             while j < args.cells:
-                n, offset, mask = args.cells - j, j * SIZE, args.masks + j // V * MASK
+                n, offset, mask = args.cells - j, j * SIZE, args.masks + j // V * FLAT_MASK
                 if n > 2 * V:
-                    gather_many(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
-                    j += MANY * V
+                    gather_many(args, at + offset, to + offset, own, mask, n)
+                    j += FLAT_VECTORS * V
                 elif n > V:
-                    gather_two(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
+                    gather_two(args, at + offset, to + offset, own, mask, n)
                     j += 2 * V
                 else:
-                    gather_one(at + offset, to + offset, n, own, args.taps, args.shifts, mask, args.mask_row)
+                    gather_one(args, at + offset, to + offset, own, mask, n)
                     j += V
 
     def products(args: FlatProducts, piece, scratch):
-        """The filter gradient of some groups over some images."""
         part, chunk = piece // args.chunks, piece % args.chunks
-        first, count = chunk * args.group, min(args.group, args.images - chunk * args.group)
+        first, count = chunk * args.group, min(args.group, args.units - chunk * args.group)
         for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
-            x, other = (
-                args.source + (first * args.groups + g) * args.source_cells * SIZE,
-                args.dy + (first * args.groups + g) * args.cells * SIZE,
-            )
-            x_step, step = args.groups * args.source_cells * SIZE, args.groups * args.cells * SIZE
+            plane = first * args.groups + g
+            x, dy = args.source + plane * args.source_cells * SIZE, args.dy + plane * args.cells * SIZE
             result = args.sums + chunk * args.sums_bytes + g * args.taps * WIDE
             t = 0
             while t < args.taps:
-                distances, mask = args.shifts + 8 * t, args.masks + t * args.mask_row
-                if args.taps - t >= SUMS:
-                    done = SUMS
-                    products_many(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
+                if args.taps - t >= PRODUCT_TAPS:
+                    done = PRODUCT_TAPS
+                    products_many(args, x, dy, count, t, scratch)
                 elif args.taps - t >= 3:
                     done = 3
-                    products_three(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
+                    products_three(args, x, dy, count, t, scratch)
                 else:
                     done = 1
-                    products_one(x, other, args.cells, count, x_step, step, distances, mask, args.mask_row, scratch)
-                for i in range(done):
-                    put_wide(result + (t + i) * WIDE, add_lanes(load_wide(scratch + i * V * WIDE, V)))
+                    products_one(args, x, dy, count, t, scratch)
+                store_sums(scratch, result + t * WIDE, done)
                 t += done
 
     return {"gather": gather, "products": products}

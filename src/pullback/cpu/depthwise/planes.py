@@ -1,7 +1,8 @@
-"""Plans of grouped convolutions in channels_first; see kernels/depthwise_planes.py."""
+"""`planes`: grouped convolutions in channels_first, by source planes unpacked into scratch; see planes_kernel.py."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,26 +11,52 @@ import numpy as np
 
 from pullback.cpu.conv.common import moved_bytes
 from pullback.cpu.conv.sweep import forward_phase, gradient_phases
-from pullback.cpu.depthwise.cells import FilterPlans, add_plan, filter_pieces
-from pullback.cpu.depthwise.records import PlanesGather, PlanesProducts
-from pullback.cpu.depthwise.tables import Ints, pairs
+from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise.common import group_channels, groups_pay, run_padded_filter_gradient, run_padded_gather, wide
+from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_add
+from pullback.cpu.depthwise.records import (
+    PLANE_OUTS,
+    SKIPPED_TAP,
+    SPARE_SUMS,
+    TAP_ENTRIES_SPARE,
+    LaneRange,
+    ListedOffsets,
+    Offsets,
+    PlanePhase,
+    PlanesGather,
+    PlanesProducts,
+    Range,
+)
+from pullback.cpu.depthwise.tables import Ints
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import grouped, slack, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
 from pullback.cpu.pool.tables import depth_lists, in_three, places_reached, tap_places
+from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
+from pullback.rules import Array
 from pullback.window import Window
 
 MODULE = "depthwise.planes"
-AREA_BYTES = 256 << 10  # unpacked rows of a block
-OUTS = 4  # planes of results at a time
-ENTRY = 32  # bytes of a tap in a list of those that meet a row
+pays = groups_pay
 
 
-def _line(count: int) -> int:
-    return -(-count // 64) * 64
+def can(problem: Problem) -> str | None:
+    if problem.layout != "channels_first":
+        return "its vectors run along planes, and channels_last has channels between their cells"
+    return ordinary(problem)
+
+
+def gather(problem: Problem, source: Array, filter: Array) -> Array:
+    """conv and conv_grad_input."""
+    return run_padded_gather(problem, source, filter, gather_plan, wide)
+
+
+def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
+    return run_padded_filter_gradient(problem, dy, x, filter_plans)
 
 
 @dataclass(frozen=True)
@@ -73,109 +100,129 @@ def _side(window: Window, axis: int, forward: bool) -> Side:
     return Side(low, high - low, lists)
 
 
+def _offsets(entries: list[tuple[int, int]]) -> Ints:
+    """A table of Offsets; one entry at the least."""
+    sources, weights = zip(*(entries or [(0, 0)]), strict=True)
+    return Offsets.columns(source=sources, weight=weights)
+
+
 def _columns(offsets: list[tuple[int, int]], pitch: int) -> tuple[list[tuple[int, int]], int]:
     """(first tap of each column, from one weight of a column to the next), where all taps are columns of three; else none."""
     start = sorted(offsets)
     count = len(start) // 3
-    columns, weight_row = start[:count], start[count][1] - start[0][1] if count else 0
-    found = [(place + t * pitch, weight + t * weight_row) for t in range(3) for place, weight in columns]
-    return (columns, weight_row) if count and found == start else ([], 0)
+    columns, weight_pitch = start[:count], start[count][1] - start[0][1] if count else 0
+    found = [(place + t * pitch, weight + t * weight_pitch) for t in range(3) for place, weight in columns]
+    return (columns, weight_pitch) if count and found == start else ([], 0)
 
 
-def _planes(problem: Problem) -> tuple[dict[str, Any], int, int, int]:
-    """Arguments that all kernels share, bytes of the area list, of the areas, and the number of blocks of a group."""
+@dataclass(frozen=True)
+class Blocks:
+    """`given`: fields that all kernels share. `end`: bytes of scratch that the areas and their list take."""
+
+    given: dict[str, Any]
+    end: int
+    plane_rows: int  # of a block, in a plane of sums
+    most_taps: int  # of a list
+
+    @property
+    def plane_bytes(self) -> int:
+        """Of a plane of sums, or of a block of dy."""
+        return round_up(self.plane_rows * self.given["pitch"] + slack(), LINE)
+
+
+def _blocks(problem: Problem) -> Blocks:
     window = in_three(problem.window)
     forward = problem.op != "conv_grad_input"
-    wide = 8 if problem.dtype.name == "float64" else 4
+    size = sum_bytes(problem.dtype)
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
-    each = problem.channels_in // problem.groups, problem.channels_out // problem.groups
-    sources_each, targets_each = each if forward else each[::-1]
+    group_in, group_out = group_channels(problem)
+    sources, targets = (group_in, group_out) if forward else (group_out, group_in)
     h, w = _side(window, 1, forward), _side(window, 2, forward)
-    split = window.stride[1:] if forward else (1, 1)
-    woven = (1, 1) if forward else window.stride[1:]
+    stride_h, stride_w = window.stride[1:] if forward else (1, 1)
+    phases_h, phases_w = (1, 1) if forward else window.stride[1:]
     depths = depth_lists(window, forward)
-    most_depths = max(1, int(np.diff(depths["d_ptr"]).max(initial=1)))
-    places_w = -(-target[2] // woven[1]) + w.more
-    pitch = places_w * wide
-    areas = sources_each * most_depths
-    row_bytes = pitch * split[0] * split[1] * areas
-    plane_rows = max(1, min(-(-target[1] // woven[0]), AREA_BYTES // row_bytes - h.more))
-    places_h = plane_rows + h.more
-    distance = _line(places_h * pitch + slack())
-    area_bytes = split[0] * split[1] * distance
-    table: list[list[int]] = []
+    areas = sources * max(1, int(np.diff(depths["d_ptr"]).max(initial=1)))
+    area_cols = ceil_div(target[2], phases_w) + w.more
+    pitch = area_cols * size
+    row_bytes = pitch * stride_h * stride_w * areas
+    plane_rows = max(1, min(ceil_div(target[1], phases_h), tuning.PLANES_AREA_BYTES // row_bytes - h.more))
+    area_rows = plane_rows + h.more
+    plane_pitch = round_up(area_rows * pitch + slack(), LINE)
+    area_bytes = stride_h * stride_w * plane_pitch
+    table: list[dict[str, int]] = []
     offsets: list[tuple[int, int]] = []
-    ends: list[tuple[int, int]] = []
-    for rows, columns in product(h.phases, w.phases):
-        begin, row_ends = len(offsets), len(ends)
-        for y, x in product(rows, columns):
-            place = (y.plane * split[1] + x.plane) * distance + y.place * pitch + x.place * wide
-            offsets.append((place, (y.number * window.kernel[2] + x.number) * wide))
-        ends += [(tap.first, tap.end) for tap in (*rows, *columns)]
-        table.append([begin, len(offsets), len(rows), row_ends, len(columns), row_ends + len(rows)])
-    column_taps, weight_row = _columns(offsets, pitch) if len(table) == 1 else ([], 0)
-    pair_table: Ints = pairs(*np.array(offsets or [(0, 0)], np.int64).T)
-    block_rows = plane_rows * woven[0]
-    per_depth = -(-target[1] // block_rows)
-    weights = window.tap_count * wide
-    in_weights, out_weights = weights, each[0] * weights  # from one channel of a group to the next
-    given = depths | {
-        "groups": problem.groups, "blocks": target[0] * per_depth, "per_depth": per_depth, "sources_each": sources_each,
-        "targets_each": targets_each, "source_depths": source[0], "source_rows": source[1], "source_cols": source[2],
-        "depths": target[0], "rows": target[1], "cols": target[2], "stride_h": split[0], "stride_w": split[1],
-        "phases_h": woven[0], "phases_w": woven[1], "low_h": h.low, "places_h": places_h, "low_w": w.low, "places_w": places_w,
-        "pitch": pitch, "distance": distance, "area_bytes": area_bytes, "block_rows": block_rows, "plane_rows": plane_rows,
-        "phase_table": np.array(table, np.int64), "tap_pairs": pair_table,
-        "columns": len(column_taps), "column_pairs": pairs(*np.array(column_taps or [(0, 0)], np.int64).T),
-        "weight_row": weight_row, "tap_ends": np.array(ends or [(0, 0)], np.int64),
-        "entries": areas * max(end - begin for begin, end, *_ in table),
-        "plane_taps": window.kernel[1] * window.kernel[2] * wide, "group_weights": each[1] * out_weights,
-        "source_weights": in_weights if forward else out_weights, "target_weights": out_weights if forward else in_weights,
+    ends: list[Tap] = []
+    for taps_h, taps_w in product(h.phases, w.phases):
+        begin = len(offsets)
+        for y, x in product(taps_h, taps_w):
+            place = (y.plane * stride_w + x.plane) * plane_pitch + y.place * pitch + x.place * size
+            offsets.append((place, (y.number * window.kernel[2] + x.number) * size))
+        table.append({
+            "first_tap": begin, "end_tap": len(offsets), "taps_h": len(taps_h), "ends_h": len(ends), "taps_w": len(taps_w),
+            "ends_w": len(ends) + len(taps_h),
+        })  # fmt: skip
+        ends += [*taps_h, *taps_w]
+    columns, weight_pitch = _columns(offsets, pitch) if len(table) == 1 else ([], 0)
+    depth_blocks = ceil_div(target[1], plane_rows * phases_h)
+    # Weights from one channel of a group to the next.
+    in_weights, out_weights = window.tap_count * size, group_in * window.tap_count * size
+    area_start = round_up(areas * ListedOffsets.BYTES, LINE)
+    given = {
+        "source": None, "groups": problem.groups, "group_in_channels": sources, "group_out_channels": targets,
+        "source_depths": source[0], "source_rows": source[1], "source_cols": source[2], "depths": target[0],
+        "rows": target[1], "cols": target[2], "blocks": target[0] * depth_blocks, "depth_blocks": depth_blocks,
+        "block_rows": plane_rows * phases_h, "stride_h": stride_h, "stride_w": stride_w, "low_h": h.low, "low_w": w.low,
+        "area_rows": area_rows, "area_cols": area_cols, "pitch": pitch, "plane_pitch": plane_pitch, "area_bytes": area_bytes,
+        "area_start": area_start, "depth_ptr": depths["d_ptr"], "depth_sources": depths["d_src"],
+        "depth_taps": depths["d_tap"], "phase_table": PlanePhase.table(table), "tap_offsets": _offsets(offsets),
+        "tap_ends": Range.columns(first=[tap.first for tap in ends] or 0, end=[tap.end for tap in ends] or 0),
+        "depth_weights": window.kernel[1] * window.kernel[2] * size, "in_weights": in_weights if forward else out_weights,
+        "out_weights": out_weights if forward else in_weights, "group_weights": group_out * out_weights,
+        "phases_h": phases_h, "phases_w": phases_w, "phases": phases_h * phases_w,
+        "columns": len(columns), "column_offsets": _offsets(columns), "weight_pitch": weight_pitch,
     }  # fmt: skip
-    return given, _line(areas * 16), _line(areas * area_bytes + slack()), target[0] * per_depth
+    most_taps = areas * max(row["end_tap"] - row["first_tap"] for row in table)
+    return Blocks(given, area_start + round_up(areas * area_bytes + slack(), LINE), plane_rows, most_taps)
 
 
 @planned
 def gather_plan(problem: Problem, padded: bool) -> Plan:
-    """conv and conv_grad_input. padded: taps outside the source may be multiplied by zero, as all weights are finite."""
-    given, list_bytes, area_bytes, blocks = _planes(problem)
-    moved = moved_bytes(problem)
-    units = problem.batch * problem.groups * blocks
+    """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
+    blocks, moved = _blocks(problem), moved_bytes(problem)
+    given = blocks.given
+    units = problem.batch * problem.groups * given["blocks"]
     group, pieces = grouped(units, moved)
-    sum_start = list_bytes + area_bytes
-    sum_plane = _line(given["plane_rows"] * given["pitch"] + slack())
-    sum_bytes = min(OUTS, given["targets_each"]) * given["phases_h"] * given["phases_w"] * sum_plane
+    out_pitch = given["phases"] * blocks.plane_bytes
+    stage = blocks.end + min(PLANE_OUTS, given["group_out_channels"]) * out_pitch
     staged = given["block_rows"] * given["cols"] * problem.dtype.itemsize if streams(moved) else 0
+    entry_start = stage + round_up(staged, LINE)
     given |= {
-        "source": None, "weights": None, "target": None, "group": group, "units": units, "area_start": list_bytes,
-        "sum_start": sum_start, "sum_plane": sum_plane, "stage": sum_start + sum_bytes if staged else 0,
+        "weights": None, "target": None, "group": group, "units": units, "sum_start": blocks.end,
+        "sum_pitch": blocks.plane_bytes, "out_pitch": out_pitch, "stage": stage if staged else 0, "entry_start": entry_start,
+        "most_taps": blocks.most_taps,
     }  # fmt: skip
-    end = sum_start + sum_bytes + _line(staged)
-    given["entry_start"] = end
     compiled = Variant(MODULE, "gather" if padded else "gather_skipping", problem.dtype.name)
-    return make_plan(compiled, PlanesGather, pieces, end if padded else end + ENTRY * given["entries"], moved, given)
+    scratch = entry_start if padded else entry_start + SKIPPED_TAP * blocks.most_taps
+    return make_plan(compiled, PlanesGather, pieces, scratch, moved, given)
 
 
 @planned
 def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
-    """padded: taps outside the source may be multiplied by zero; a result that is not finite may be wrong then."""
-    given, list_bytes, area_bytes, blocks = _planes(problem)
-    moved = moved_bytes(problem)
-    wide, lanes = (8 if problem.dtype.name == "float64" else 4), machine().vector_bytes
-    groups, units = problem.groups, problem.batch * blocks
-    group_block, parts, group, chunks = filter_pieces(groups, units)
-    count = int(np.prod(problem.filter_shape, dtype=np.int64))
-    each = count // groups
-    other_start = list_bytes + area_bytes
-    entry_start = other_start + _line(given["plane_rows"] * given["pitch"] + slack())
-    own_start = entry_start + 2 * _line((given["entries"] + 2) * 16)
-    end = own_start + (each + 2) * lanes
+    """padded: taps beside the source may be multiplied by zero; a result that is not finite may be wrong then."""
+    blocks, vector = _blocks(problem), machine().vector_bytes
+    pieces_given, pieces = plane_pieces(problem, problem.batch * blocks.given["blocks"])
+    weights = math.prod(problem.filter_shape) // problem.groups
+    entries = blocks.most_taps + TAP_ENTRIES_SPARE
+    entry_start = blocks.end + blocks.plane_bytes
+    range_start = entry_start + round_up(entries * ListedOffsets.BYTES, LINE)
+    own_start = range_start + round_up(entries * LaneRange.BYTES, LINE)
+    spare_start = own_start + weights * vector
+    scratch = spare_start + SPARE_SUMS * vector
+    given = blocks.given | pieces_given
     given |= {
-        "source": None, "dy": None, "sums": None, "group": group, "units": units, "group_block": group_block, "chunks": chunks,
-        "sums_bytes": count * wide, "area_start": list_bytes, "other_start": other_start, "entry_start": entry_start,
-        "own_start": own_start, "end": end, "taps": int(given["phase_table"][0][1]),
-        "range_start": entry_start + _line((given["entries"] + 2) * 16),
+        "dy_start": blocks.end, "entry_start": entry_start, "range_start": range_start, "own_start": own_start,
+        "own_bytes": scratch - own_start, "spare_start": spare_start,
     }  # fmt: skip
     compiled = Variant(MODULE, "products" if padded else "products_skipping", problem.dtype.name)
-    products = make_plan(compiled, PlanesProducts, parts * chunks, end, moved, given)
-    return FilterPlans(products, add_plan(problem, chunks, count * wide), chunks * count * wide)
+    products = make_plan(compiled, PlanesProducts, pieces, scratch, moved_bytes(problem), given)
+    return with_add(problem, products, given["chunks"], given["sums_bytes"])

@@ -1,65 +1,103 @@
 """Grouped convolution and its gradients in channels_first, with vectors along the columns of planes.
 
-The source planes of a block are unpacked into scratch (rows.py), split by the strides and padded with zeros, one area for each
-channel of the group and each depth: then each tap reads every target of the block at one constant distance, and the block is one
-long run of places, row after row. Places past the end of a row hold rubbish that is not copied out. The forward direction splits
-its source by the stride; the input gradient makes one plane for each phase of the stride and weaves them.
+The source planes of a block are unpacked into scratch (simd/interleave.py), split by the strides and padded with zeros, one area
+for each channel of the group and each depth: then each tap reads every target of the block at one constant distance, and the block
+is one long run, row after row. What lies past the end of a row is not copied out. The forward direction splits its source by the
+stride; the input gradient computes one plane for each phase of the stride and interleaves them.
 
-The kernels that end in _skipping are for numbers that are not finite, and so must not meet the zeros (depthwise_skipping).
+The kernels that end in _skipping are for numbers that are not finite, and so must not meet the zeros (skipping_kernel.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.depthwise.records import PlanesGather, PlanesProducts
-from pullback.cpu.depthwise.skipping_kernel import PHASE, SUMS, make_sum_products, make_sum_rows
-from pullback.cpu.depthwise.strips_kernel import ROWS, make_strips
-from pullback.cpu.depthwise.tiles_kernel import PAIR, make_places_tile, make_products_tile
+from pullback.cpu.depthwise.emit_kernel import word
+from pullback.cpu.depthwise.partial_sums_kernel import make_store_sums
+from pullback.cpu.depthwise.records import (
+    PLANE_OUTS,
+    ListedOffsets,
+    Offsets,
+    PlanePhase,
+    PlanesGather,
+    PlanesProducts,
+)
+from pullback.cpu.depthwise.skipping_kernel import make_products_of_taps, make_sum_products, make_sum_rows, put_spare
+from pullback.cpu.depthwise.strips_kernel import ROWS, make_strips, prefetch_lines, prefetch_step
+from pullback.cpu.depthwise.tiles_kernel import make_places_tile
 from pullback.cpu.simd.interleave import make_rows
-from pullback.cpu.simd.native import LINE, fence, fill_zero, prefetch, stream_bytes
+from pullback.cpu.simd.native import fence, fill_zero, stream_bytes
+from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.runs import make_runs
-from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
-OUTS = 4  # targets that share the places they read
+offsets_at, listed_at, phase_at = (records_at(record) for record in (Offsets, ListedOffsets, PlanePhase))
+
+
+@inline
+def owner_bytes(args, size):
+    """Of the source of a group of an image."""
+    return args.group_in_channels * args.source_depths * args.source_rows * args.source_cols * size
+
+
+@inline
+def block_of(args, b):
+    """Depth of block b of a group, its first row and the row behind its last."""
+    first = b % args.depth_blocks * args.block_rows
+    return b // args.depth_blocks, first, min(first + args.block_rows, args.rows)
 
 
 def _make_unpack(lanes: Any, fill: Any, unpack: Any) -> Any:
+    """unpack_group: the areas of all channels of a group for one target depth, and the list of their Offsets."""
     SIZE, WIDE = lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
 
     @outline
-    def unpack_plane(
-        plane, area, rows, width, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, row0, limit
-    ):
-        """The rows that target rows from row0 on read: planes of places_h rows, `distance` bytes apart."""
+    def unpack_plane(args, plane, area, row0, limit):
+        """The rows that target rows from row0 on read, with their halo. limit: where the source ends, or 0."""
         stay_outline()
-        if stride_h == 1 and stride_w == 1:
+        rows, width, low_h, low_w, pitch = args.source_rows, args.source_cols, args.low_h, args.low_w, args.pitch
+        stride_w = args.stride_w
+        if args.stride_h == 1 and stride_w == 1:
             begin, start = max(0, -low_w), max(0, low_w)
-            count = min(places_w - begin, width - start)
-            fill_zero(area, places_h * pitch)
-            for row in range(max(0, row0 + low_h), min(rows, row0 + low_h + places_h)):
+            count = min(args.area_cols - begin, width - start)
+            fill_zero(area, args.area_rows * pitch)
+            for row in range(max(0, row0 + low_h), min(rows, row0 + low_h + args.area_rows)):
                 line = area + (row - row0 - low_h) * pitch + begin * WIDE
                 widen_run(plane + (row * width + start) * SIZE, line, count)
             return
-        for q in range(places_h):
-            for r in range(stride_h):
-                row = (row0 + low_h + q) * stride_h + r
-                line = area + r * stride_w * distance + q * pitch
+        for q in range(args.area_rows):
+            for r in range(args.stride_h):
+                row = (row0 + low_h + q) * args.stride_h + r
+                line = area + r * stride_w * args.plane_pitch + q * pitch
                 if 0 <= row < rows:
-                    unpack(plane + row * width * SIZE, line, width, 1, stride_w, low_w, places_w, distance, 0.0, limit)
+                    at = plane + row * width * SIZE
+                    unpack(at, line, width, 1, stride_w, low_w, args.area_cols, args.plane_pitch, 0.0, limit)
                 else:
                     for w in range(stride_w):
-                        fill(line + w * distance, places_w, 0.0)
+                        fill(line + w * args.plane_pitch, args.area_cols, 0.0)
 
-    return unpack_plane
+    @inline
+    def unpack_group(args, scratch, source, depth, row0, limit):
+        """How many areas there are; source: of the group."""
+        count = 0
+        for i in range(args.group_in_channels):
+            for e in range(word(args.depth_ptr, depth), word(args.depth_ptr, depth + 1)):
+                plane = i * args.source_depths + word(args.depth_sources, e)
+                at, offset = source + plane * args.source_rows * args.source_cols * SIZE, count * args.area_bytes
+                unpack_plane(args, at, scratch + args.area_start + offset, row0, limit)
+                area = listed_at(scratch, count)
+                area.source = offset
+                area.weight = i * args.in_weights + word(args.depth_taps, e) * args.depth_weights
+                count += 1
+        return count
+
+    return unpack_group
 
 
-def build(lanes: Any) -> dict[str, Any]:
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
-    fill, unpack, pack = make_rows(lanes, shuffles=True)
-    widen_run, narrow_run = make_runs(lanes)
-    unpack_plane = _make_unpack(lanes, fill, unpack)
+def _make_sum_phase(lanes: Any) -> Any:
+    """sum_phase: one phase of a block for `outs` output channels, as one run of rows."""
+    WIDE = lanes.compute_size
     quad = lanes.times(4)
     Q = quad.count
 
@@ -67,137 +105,91 @@ def build(lanes: Any) -> dict[str, Any]:
         tile = make_places_tile(quad, outs)
 
         @outline
-        def run(source, target, weights, count, areas, area_pairs, k0, k1, tap_pairs, weight_step, target_step, ahead, end):
-            """`count` places of `outs` targets; memory from `ahead` to `end` is asked for meanwhile."""
+        def run(args, phase, source, target, weights, count, areas, area_list, ahead, end):
+            """`count` elements; memory from `ahead` to `end` is prefetched meanwhile."""
             stay_outline()
-            step = ((end - ahead) // max(1, (count + Q - 1) // Q) + LINE - 1) // LINE * LINE
+            step = prefetch_step(ahead, end, (count + Q - 1) // Q)
             for j in range(0, count, Q):
-                for line in range(ahead, min(end, ahead + step), LINE):
-                    prefetch(line)
+                prefetch_lines(ahead, min(end, ahead + step))
                 ahead += step
-                tile(
-                    source + j * WIDE, target + j * WIDE, weights, 0, areas, area_pairs, k0, k1, tap_pairs,
-                    weight_step, target_step,
-                )  # fmt: skip
+                tile(args, phase, source + j * WIDE, target + j * WIDE, weights, areas, area_list)
 
         return run
 
     strips = make_strips(lanes)
-    run_one, run_two, run_four = (make_run(outs) for outs in (1, 2, OUTS))
+    run_one, run_two, run_four = (make_run(outs) for outs in (1, 2, PLANE_OUTS))
 
     @inline
-    def unpack_group(
-        source, areas, list_at, channels, depths, area_bytes, d0, d1, d_src, d_tap, plane_taps, channel_weights, rows, width,
-        stride_h, stride_w, low_h, places_h, low_w, places_w, pitch, distance, row0, limit,
-    ):  # fmt: skip
-        """The areas of all channels of a group for one target depth, and the list of their (area, weight) offsets."""
-        count = 0
-        for i in range(channels):
-            for e in range(d0, d1):
-                plane = source + (i * depths + get_int(d_src + 8 * e)) * rows * width * SIZE
-                unpack_plane(
-                    plane, areas + count * area_bytes, rows, width, stride_h, stride_w, low_h, places_h, low_w, places_w, pitch,
-                    distance, row0, limit,
-                )  # fmt: skip
-                put_int(list_at + count * PAIR, count * area_bytes)
-                put_int(list_at + count * PAIR + 8, i * channel_weights + get_int(d_tap + 8 * e) * plane_taps)
-                count += 1
-        return count
-
-    @inline
-    def sum_phase(
-        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
-        entries, most, columns, column_pairs, weight_row, ahead, end,
-    ):  # fmt: skip
-        """The places of one phase of a block, as one run."""
-        k0, k1, length = get_int(words), get_int(words + 8), rows * pitch // WIDE
-        if outs == OUTS:
-            run_four(areas, to, factors, length, count, area_pairs, k0, k1, tap_pairs, weight_step, step, ahead, end)
+    def sum_phase(args, phase, scratch, target, weights, outs, rows, row0, cols, areas, ahead, end):
+        source, length = scratch + args.area_start, rows * args.pitch // WIDE
+        if outs == PLANE_OUTS:
+            run_four(args, phase, source, target, weights, length, areas, scratch, ahead, end)
         elif outs == 2:
-            run_two(areas, to, factors, length, count, area_pairs, k0, k1, tap_pairs, weight_step, step, ahead, end)
+            run_two(args, phase, source, target, weights, length, areas, scratch, ahead, end)
         else:
             rows_done = 0
-            if columns:
+            if args.columns:
                 rows_done = rows // ROWS * ROWS
-                strips(areas, to, factors, rows_done, count, area_pairs, columns, column_pairs, pitch, weight_row, ahead, end)
+                strips(args, source, target, weights, rows_done, areas, scratch, ahead, end)
                 ahead = end
-            done = rows_done * pitch
+            done = rows_done * args.pitch
             run_one(
-                areas + done, to + done, factors, length - done // WIDE, count, area_pairs, k0, k1, tap_pairs, weight_step, step,
-                ahead, end,
+                args, phase, source + done, target + done, weights, length - done // WIDE, areas, scratch, ahead, end
             )  # fmt: skip
 
-    sum_rows = make_sum_rows(lanes, OUTS)
+    return sum_phase
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    fill, unpack, pack = make_rows(lanes, shuffles=True)
+    widen_run, narrow_run = make_runs(lanes)
+    unpack_group = _make_unpack(lanes, fill, unpack)
+    sum_rows, store_sums = make_sum_rows(lanes, PLANE_OUTS), make_store_sums(lanes)
 
     @inline
-    def skip_phase(
-        areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
-        entries, most, columns, column_pairs, weight_row, ahead, end,
-    ):  # fmt: skip
-        sum_rows(
-            areas, to, factors, outs, rows, row0, cols, count, area_pairs, words, tap_pairs, tap_ends, weight_step, step, pitch,
-            entries, most,
-        )  # fmt: skip
+    def skip_phase(args, phase, scratch, target, weights, outs, rows, row0, cols, areas, ahead, end):
+        sum_rows(args, phase, scratch, target, weights, outs, rows, row0, cols, areas)
+
+    @inline
+    def store_block(args, sums, out, rows):
+        """The rows of a block of one output channel, from its planes of sums."""
+        if args.phases == 1:
+            for r in range(rows):
+                narrow_run(sums + r * args.pitch, out + r * args.cols * SIZE, args.cols)
+        else:
+            for r in range(rows):
+                line = sums + r % args.phases_h * args.phases_w * args.sum_pitch + r // args.phases_h * args.pitch
+                pack(line, out + r * args.cols * SIZE, args.cols, 1, args.phases_w, args.sum_pitch)
 
     def make_gather(sum_phase: Any) -> Any:
         def gather(args: PlanesGather, piece, scratch):
-            """phases_h, phases_w: how many target planes are woven. stage: whether results go through scratch, past the cache."""
-            areas, sums = scratch + args.area_start, scratch + args.sum_start
-            limit = (
-                args.source
-                + args.units
-                // args.blocks
-                * args.sources_each
-                * args.source_depths
-                * args.source_rows
-                * args.source_cols
-                * SIZE
-            )
-            unit_bytes = args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE // args.blocks
-            ahead_bytes = unit_bytes // (args.phases_h * args.phases_w * ((args.targets_each + OUTS - 1) // OUTS))
+            sums, owned = scratch + args.sum_start, owner_bytes(args, SIZE)
+            limit = args.source + args.units // args.blocks * owned
+            unit_bytes = owned // args.blocks
+            ahead_bytes = unit_bytes // (args.phases * ((args.group_out_channels + PLANE_OUTS - 1) // PLANE_OUTS))
             for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
                 ahead = args.source + (unit + 1) * unit_bytes  # about where the source of the next unit is
-                owner, b = unit // args.blocks, unit % args.blocks  # owner: an image's group
-                depth, first = b // args.per_depth, b % args.per_depth * args.block_rows
-                last = min(first + args.block_rows, args.rows)
-                d0, d1 = get_int(args.d_ptr + 8 * depth), get_int(args.d_ptr + 8 * depth + 8)
-                count = unpack_group(
-                    args.source + owner * args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE, areas, scratch, args.sources_each,
-                    args.source_depths, args.area_bytes, d0, d1, args.d_src, args.d_tap, args.plane_taps, args.source_weights, args.source_rows, args.source_cols,
-                    args.stride_h, args.stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.pitch, args.distance, first // args.phases_h, limit,
-                )  # fmt: skip
-                own = args.weights + owner % args.groups * args.group_weights
+                owner = unit // args.blocks  # an image's group
+                depth, first, last = block_of(args, unit % args.blocks)
+                row0 = first // args.phases_h
+                areas = unpack_group(args, scratch, args.source + owner * owned, depth, row0, limit)
                 o = 0
-                while o < args.targets_each:
-                    outs = OUTS if args.targets_each - o >= OUTS else (2 if args.targets_each - o >= 2 else 1)
-                    for phase in range(args.phases_h * args.phases_w):
-                        words = args.phase_table + PHASE * phase
-                        plane_rows = (last - first - phase // args.phases_w + args.phases_h - 1) // args.phases_h
-                        plane_cols = (args.cols - phase % args.phases_w + args.phases_w - 1) // args.phases_w
-                        to, factors = sums + phase * args.sum_plane, own + o * args.target_weights
-                        step, end = args.phases_h * args.phases_w * args.sum_plane, ahead + ahead_bytes
-                        sum_phase(
-                            areas, to, factors, outs, plane_rows, first // args.phases_h, plane_cols, count, scratch, words, args.tap_pairs,
-                            args.tap_ends, args.target_weights, step, args.pitch, scratch + args.entry_start, args.entries, args.columns, args.column_pairs,
-                            args.weight_row, ahead, end,
-                        )  # fmt: skip
+                while o < args.group_out_channels:
+                    left = args.group_out_channels - o
+                    outs = PLANE_OUTS if left >= PLANE_OUTS else (2 if left >= 2 else 1)
+                    weights = args.weights + owner % args.groups * args.group_weights + o * args.out_weights
+                    for number in range(args.phases):
+                        rows = (last - first - number // args.phases_w + args.phases_h - 1) // args.phases_h
+                        cols = (args.cols - number % args.phases_w + args.phases_w - 1) // args.phases_w
+                        phase, to, end = phase_at(args.phase_table, number), sums + number * args.sum_pitch, ahead + ahead_bytes
+                        sum_phase(args, phase, scratch, to, weights, outs, rows, row0, cols, areas, ahead, end)
                         ahead = end
                     for i in range(outs):
-                        plane = ((owner * args.targets_each + o + i) * args.depths + depth) * args.rows + first
-                        place = args.target + plane * args.cols * SIZE
+                        row = ((owner * args.group_out_channels + o + i) * args.depths + depth) * args.rows + first
+                        place = args.target + row * args.cols * SIZE
                         out = scratch + args.stage if args.stage else place
-                        made = sums + i * args.phases_h * args.phases_w * args.sum_plane
-                        if args.phases_h == 1 and args.phases_w == 1:
-                            for r in range(last - first):
-                                narrow_run(made + r * args.pitch, out + r * args.cols * SIZE, args.cols)
-                        else:
-                            for r in range(last - first):
-                                line = (
-                                    made
-                                    + (r % args.phases_h * args.phases_w) * args.sum_plane
-                                    + r // args.phases_h * args.pitch
-                                )
-                                pack(line, out + r * args.cols * SIZE, args.cols, 1, args.phases_w, args.sum_plane)
+                        store_block(args, sums + i * args.out_pitch, out, last - first)
                         if args.stage:
                             stream_bytes(place, out, (last - first) * args.cols * SIZE)
                     o += outs
@@ -206,94 +198,55 @@ def build(lanes: Any) -> dict[str, Any]:
 
         return gather
 
-    def make_products(taps: int) -> Any:
-        tile = make_products_tile(lanes, taps, 1, False, True)
-
-        @outline
-        def products(source, other, sums, entries, count):
-            stay_outline()
-            tile(source, other, sums, V, entries, count, 0, 0, V * WIDE, V * WIDE, 0, 1, 0)
-
-        return products
-
-    products_one, products_three, products_nine = (make_products(taps) for taps in (1, 3, SUMS))
-    load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
+    products_of_taps = make_products_of_taps(lanes, False)
 
     @inline
-    def sum_block(
-        areas, other, sums, rows, row0, cols, count, area_pairs, phase, tap_pairs, tap_ends, pitch, entries, ranges, spare
-    ):  # fmt: skip
+    def sum_block(args, scratch, sums, rows, row0, areas, spare):
         """The products of a block of dy with what its taps meet, as one run. spare: for what a tile does beyond the last tap."""
-        total, taps = 0, get_int(phase + 8)
-        for a in range(count):
-            for t in range(taps):
-                put_int(entries + total * PAIR, get_int(area_pairs + a * PAIR) + get_int(tap_pairs + t * PAIR))
-                at = get_int(area_pairs + a * PAIR + 8) + get_int(tap_pairs + t * PAIR + 8)
-                put_int(entries + total * PAIR + 8, at * V)
+        entries, total = scratch + args.entry_start, 0
+        for a in range(areas):
+            for t in range(phase_at(args.phase_table, 0).end_tap):
+                area, tap, entry = listed_at(scratch, a), offsets_at(args.tap_offsets, t), listed_at(entries, total)
+                entry.source = area.source + tap.source
+                entry.weight = (area.weight + tap.weight) * V
                 total += 1
-        for more in range(total, total + 2):
-            put_int(entries + more * PAIR, 0)
-            put_int(entries + more * PAIR + 8, spare)
-        length = (rows * pitch + V * WIDE - 1) // (V * WIDE)
-        t = 0
-        while t < total:
-            at = entries + t * PAIR
-            if total - t >= SUMS:
-                products_nine(areas, other, sums, at, length)
-                t += SUMS
-            elif total - t > 1:
-                products_three(areas, other, sums, at, length)
-                t += 3
-            else:
-                products_one(areas, other, sums, at, length)
-                t += 1
+        put_spare(entries, total, spare)
+        source, dy, length = (
+            scratch + args.area_start,
+            scratch + args.dy_start,
+            (rows * args.pitch + V * WIDE - 1) // (V * WIDE),
+        )
+        products_of_taps(source, dy, sums, entries, total, length, 0, 1, 0)
 
-    def make_products_of(sum_block: Any) -> Any:
+    def make_products(sum_block: Any) -> Any:
         def products(args: PlanesProducts, piece, scratch):
-            """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
-            areas, other, entries, own = (
-                scratch + args.area_start,
-                scratch + args.other_start,
-                scratch + args.entry_start,
-                scratch + args.own_start,
-            )
-            vector = V * WIDE
-            fill_zero(areas, args.entry_start - args.area_start)  # what lies beyond the planes is multiplied by zero
+            dy, own, owned = scratch + args.dy_start, scratch + args.own_start, owner_bytes(args, SIZE)
+            # What lies beyond the planes is multiplied by zero.
+            fill_zero(scratch + args.area_start, args.entry_start - args.area_start)
             part, chunk = piece // args.chunks, piece % args.chunks
             for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
-                fill_zero(own, args.end - args.own_start)
+                fill_zero(own, args.own_bytes)
                 for unit in range(chunk * args.group, min(chunk * args.group + args.group, args.units)):
-                    image, b = unit // args.blocks, unit % args.blocks
-                    owner = image * args.groups + g
-                    depth, first = b // args.per_depth, b % args.per_depth * args.block_rows
-                    last = min(first + args.block_rows, args.rows)
-                    d0, d1 = get_int(args.d_ptr + 8 * depth), get_int(args.d_ptr + 8 * depth + 8)
-                    count = unpack_group(
-                        args.source + owner * args.sources_each * args.source_depths * args.source_rows * args.source_cols * SIZE, areas, scratch,
-                        args.sources_each, args.source_depths, args.area_bytes, d0, d1, args.d_src, args.d_tap, args.plane_taps, args.source_weights,
-                        args.source_rows, args.source_cols, args.stride_h, args.stride_w, args.low_h, args.places_h, args.low_w, args.places_w, args.pitch, args.distance, first, 0,
-                    )  # fmt: skip
-                    for o in range(args.targets_each):
-                        to = own + o * args.target_weights * V
-                        plane = ((owner * args.targets_each + o) * args.depths + depth) * args.rows + first
-                        fill_zero(other, (last - first) * args.pitch)
-                        for r in range(last - first):
-                            widen_run(args.dy + (plane + r) * args.cols * SIZE, other + r * args.pitch, args.cols)
-                        fill(other + (last - first) * args.pitch, V, 0.0)
-                        sum_block(
-                            areas, other, to, last - first, first, args.cols, count, scratch, args.phase_table, args.tap_pairs, args.tap_ends, args.pitch,
-                            entries, scratch + args.range_start, scratch + args.end - 2 * vector - to,
-                        )  # fmt: skip
-                each = args.targets_each * args.target_weights // WIDE
-                result = args.sums + chunk * args.sums_bytes + g * each * WIDE
-                for i in range(each):
-                    put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
+                    owner = unit // args.blocks * args.groups + g
+                    depth, first, last = block_of(args, unit % args.blocks)
+                    rows = last - first
+                    areas = unpack_group(args, scratch, args.source + owner * owned, depth, first, 0)
+                    for o in range(args.group_out_channels):
+                        to = own + o * args.out_weights * V
+                        row = ((owner * args.group_out_channels + o) * args.depths + depth) * args.rows + first
+                        fill_zero(dy, rows * args.pitch)
+                        for r in range(rows):
+                            widen_run(args.dy + (row + r) * args.cols * SIZE, dy + r * args.pitch, args.cols)
+                        fill(dy + rows * args.pitch, V, 0.0)
+                        sum_block(args, scratch, to, rows, first, areas, scratch + args.spare_start - to)
+                each = args.group_out_channels * args.out_weights // WIDE
+                store_sums(own, args.sums + chunk * args.sums_bytes + g * each * WIDE, each)
 
         return products
 
     return {
-        "gather": make_gather(sum_phase),
+        "gather": make_gather(_make_sum_phase(lanes)),
         "gather_skipping": make_gather(skip_phase),
-        "products": make_products_of(sum_block),
-        "products_skipping": make_products_of(make_sum_products(lanes)),
+        "products": make_products(sum_block),
+        "products_skipping": make_products(make_sum_products(lanes)),
     }

@@ -1,116 +1,262 @@
-"""The records that plans of depthwise write and its kernels read."""
+"""What plans of depthwise and grouped convolutions write and their kernels read: records, and the numbers that both must know.
+
+The source is what is read (x, or dy for the input gradient), the target what is written (for the filter gradient dy stands in its
+place); in_channels and out_channels are theirs. All offsets, steps and pitches are in bytes.
+"""
 
 from __future__ import annotations
 
-from pullback.cpu.engine.records import Record
+from pullback.cpu.engine.records import WORD, Record
+
+FEW_COLUMNS, MANY_COLUMNS = 4, 8  # target columns of the two register tiles of cells_kernel.py
+ROW_ENTRIES_SPARE = 1  # entries behind a list of rows in cells_filter_kernel.py: its tiles take up to this many too many
+PLANE_OUTS = 4  # output channels at a time in planes_kernel.py
+TAP_ENTRIES_SPARE = 2  # entries behind a list of taps in planes_kernel.py
+SPARE_SUMS = 2  # vectors for the sums of the spare entries
+PRODUCT_TAPS = 9  # taps of the largest products tile in flat_kernel.py and planes_kernel.py
+FLAT_VECTORS = 4  # vectors of cells of the largest tile in flat_kernel.py, which reads masks so far
+FLAT_MASK = 2  # bytes of a mask in flat_kernel.py: a bit for each lane
+SLIDE_SPARE = 1 << 10  # bytes of slide_kernel.py's scratch that stand for a row of zeros; as many again take unwanted stores
 
 
-class CellsFilterAdd(Record):
-    """Of cells_filter_kernel."""
+class Offsets(Record):
+    """An entry of a table of taps: where the source lies, and its weight (or the sum that becomes its gradient)."""
 
-    ints = "sums result pieces distance block count"
+    ints = "source weight"
 
 
-class CellsFilterDirect(Record):
-    """Of cells_filter_kernel."""
+class ListedOffsets(Offsets):
+    """The same in a list that a kernel makes in scratch."""
+
+    changes = True
+
+
+class Range(Record):
+    """An entry of a table of ranges: the first number and the one behind the last."""
+
+    ints = "first end"
+
+
+class LaneRange(Record):
+    """The lanes of a row in which a tap meets a cell, in a list in scratch (read by simd/register_tiles.py, too)."""
+
+    changes = True
+    ints = "first count"
+
+
+SKIPPED_TAP = 2 * WORD + LaneRange.BYTES  # bytes of scratch for a tap of the lists in skipping_kernel.py
+
+
+class FilterAdd(Record):
+    """Adds the sums of all pieces of a filter gradient, in their order, `block` elements of the result at a time."""
+
+    ints = "sums result pieces piece_bytes count block"
+
+
+# --- channels_last: cells.py, cells_filter.py
+
+
+class Segment(Record):
+    """A part of the target columns of a row, and the source cells that these read."""
 
     ints = (
-        "source dy sums group units blocks block_rows need_ptr need_row rows source_rows source_row "
-        "target_row channels segments segment_table cell area_row area_start other_start sums_bytes spare "
-        "row_ptr row_pairs phases phase_table ends part_pairs"
+        "zeros_before cells zeros_after "  # as they lie in scratch; cells beyond the ends of the row are zeros
+        "source_start source_bytes target_start target_bytes"  # within a row
     )
 
 
-class CellsFilterGrouped(Record):
-    """Of cells_filter_kernel."""
+class ColumnPhase(Record):
+    """Target columns of a segment whose neighbours read neighbouring sources."""
 
     ints = (
-        "source dy sums group units blocks block_rows need_ptr need_row rows source_rows source_row "
-        "target_row channels step source_channels sources_each targets_each parts permuted orders segments "
-        "segment_table area_row copy_start copy_row area_start sums_bytes spare row_ptr row_pairs phases "
-        "phase_table ends part_pairs"
+        "source_start weight_start target_start "  # of the first column
+        "count middle end ends "  # columns; those from middle to end meet all taps, the range of the others begins at entry `ends`
+        "taps tap_step weight_step "  # from one tap to the next, in the source and in the weights
+        "reach source_step target_step"  # from one column to the next; reach: in taps, 0 where neighbours share no source
     )
 
 
-class CellsDirect(Record):
-    """Of cells_kernel."""
+class CellsBlocks(Record):
+    """The rows of an array in channels_last, by blocks of target rows whose source rows, with their halo, are copied into scratch.
+
+    A piece is a segment of a block. In scratch a cell holds `parts` vectors of channels for each vector of output channels.
+    """
 
     ints = (
-        "source weights target blocks block_rows need_ptr need_row rows source_rows source_row target_row "
-        "channels segments segment_table cell area_row row_ptr row_pairs phases phase_table ends part_pairs "
-        "stream stage"
+        "source source_rows source_pitch "
+        "rows target_pitch out_channels "
+        "blocks block_rows "  # table: first target row of each block, and the end
+        "halo_ptr halo_rows "  # source rows of block b: those in halo_rows from halo_ptr[b] to halo_ptr[b + 1]
+        "segments segment_table "  # of Segment
+        "area_pitch "  # of a row in scratch
+        "row_ptr row_offsets "  # Offsets of the source rows of target row r: from row_ptr[r] to row_ptr[r + 1]
+        "parts part_offsets "  # Offsets of the parts of a cell
+        "phases phase_table ends"  # ColumnPhase of each segment, Range of taps of columns that do not meet all
     )
 
 
-class CellsGrouped(Record):
-    """Of cells_kernel."""
+class CellsCopied(CellsBlocks):
+    """One channel per group: all channels of a cell, `cell` bytes apart in scratch."""
+
+    ints = "cell"
+
+
+class CellsSpread(CellsBlocks):
+    """Several channels per group, `step` output channels at a time: part k of a cell holds in each lane channel k of its group."""
 
     ints = (
-        "source weights target blocks block_rows need_ptr need_row rows source_rows source_row target_row "
-        "channels step source_channels sources_each targets_each parts permuted orders segments segment_table "
-        "area_row copy_start copy_row row_ptr row_pairs phases phase_table ends part_pairs stream"
+        "step in_channels group_in_channels group_out_channels "
+        "permuted orders "  # whether a cell is spread by permuting one vector, and the orders of its parts
+        "copy_start copy_pitch"  # where the rows are copied to before they are spread
     )
 
 
-class FlatGather(Record):
-    """Of flat_kernel."""
+class CellsGather(Record):
+    """Forward or input gradient."""
 
-    ints = "source weights target group planes groups source_cells cells taps shifts masks mask_row"
-
-
-class FlatProducts(Record):
-    """Of flat_kernel."""
-
-    ints = "source dy sums group images groups group_block chunks sums_bytes source_cells cells taps shifts masks mask_row"
+    ints = "weights target stream"  # whether to use non-temporal stores
 
 
-class PlanesGather(Record):
-    """Of planes_kernel."""
+class CellsDirect(CellsCopied, CellsGather):
+    """cells_kernel.py, one channel per group."""
+
+    ints = "stage"  # where in scratch a target row waits for a non-temporal copy; 0: it does not
+
+
+class CellsGrouped(CellsSpread, CellsGather):
+    """cells_kernel.py, several channels per group."""
+
+
+class CellsFilter(Record):
+    """Filter gradient: a piece takes `group` of the units (segments of blocks) and makes sums of its own."""
 
     ints = (
-        "source weights target group units groups blocks per_depth sources_each targets_each source_depths "
-        "source_rows source_cols depths rows cols stride_h stride_w phases_h phases_w low_h places_h low_w "
-        "places_w pitch distance area_bytes area_start sum_start sum_plane block_rows stage d_ptr d_src d_tap "
-        "phase_table tap_pairs plane_taps group_weights source_weights target_weights columns column_pairs "
-        "weight_row tap_ends entry_start entries"
+        "dy sums sums_bytes spare "  # spare: where in a piece's sums a row of taps takes what a tile adds beyond the last row
+        "units group "
+        "area_start"  # of the source rows in scratch; before it lies a list of rows
     )
 
 
-class PlanesProducts(Record):
-    """Of planes_kernel."""
+class CellsFilterDirect(CellsCopied, CellsFilter):
+    """cells_filter_kernel.py, one channel per group. dy_start: where in scratch a row of dy is copied to."""
+
+    ints = "dy_start"
+
+
+class CellsFilterGrouped(CellsSpread, CellsFilter):
+    """cells_filter_kernel.py, several channels per group."""
+
+
+# --- channels_first: planes.py
+
+
+class PlanePhase(Record):
+    """A phase of the stride: its taps in tap_offsets; of each axis how many taps it has, and their first entry in tap_ends."""
+
+    ints = "first_tap end_tap taps_h ends_h taps_w ends_w"
+
+
+class PlaneBlocks(Record):
+    """Blocks of target rows of a group, whose source planes are unpacked into scratch: an area for each channel and each depth.
+
+    An area is stride_h * stride_w planes, `plane_pitch` apart, of area_rows rows of area_cols elements of the compute type. Scratch
+    begins with the list of the areas' Offsets.
+    """
 
     ints = (
-        "source dy sums group units groups group_block chunks sums_bytes blocks per_depth sources_each "
-        "targets_each source_depths source_rows source_cols depths rows cols stride_h stride_w low_h places_h "
-        "low_w places_w pitch distance area_bytes area_start other_start entry_start own_start end block_rows "
-        "d_ptr d_src d_tap phase_table tap_pairs tap_ends range_start plane_taps source_weights "
-        "target_weights"
+        "source groups group_in_channels group_out_channels "
+        "source_depths source_rows source_cols depths rows cols "
+        "blocks depth_blocks block_rows "  # of a group, of a depth; target rows of a block
+        "stride_h stride_w low_h low_w area_rows area_cols "  # low: the first row and column of an area, over the stride
+        "pitch plane_pitch area_bytes area_start "
+        "depth_ptr depth_sources depth_taps "  # source depths and taps of target depth d: from depth_ptr[d] to depth_ptr[d + 1]
+        "phase_table tap_offsets tap_ends "  # PlanePhase, Offsets; Range of rows or columns for which a tap meets a cell
+        "depth_weights in_weights out_weights "  # from one depth, channel of a group to the next in the filter
+        "entry_start"  # where in scratch taps are listed
     )
 
 
-class SlideGather(Record):
-    """Of slide_kernel."""
+class PlanesGather(PlaneBlocks):
+    """planes_kernel.py, forward or input gradient: a plane of sums for each phase and output channel; phases are interleaved."""
 
     ints = (
-        "source weights target group units groups blocks block_rows source_rows source_cols rows cols low_h "
-        "low_w weight_start weight_row weight_column group_weights stage"
+        "weights target group_weights "
+        "units group "  # blocks of all images' groups; of a piece
+        "phases_h phases_w phases "
+        "sum_start sum_pitch out_pitch "  # planes of sums in scratch: from phase to phase, from one output channel to the next
+        "stage "  # where in scratch results wait for a non-temporal copy; 0: they do not
+        "columns column_offsets weight_pitch "  # Offsets of the first tap of each column of three, where all taps are such columns
+        "most_taps"  # of a list
     )
 
 
-class SlideProducts(Record):
-    """Of slide_kernel."""
+class FilterPieces(Record):
+    """Pieces of a filter gradient in channels_first: chunks of `group` units (blocks of images), for group_block groups each."""
+
+    ints = "dy sums sums_bytes units group chunks group_block"
+
+
+class PlanesProducts(PlaneBlocks, FilterPieces):
+    """planes_kernel.py, filter gradient: a vector of sums for each weight of a group."""
 
     ints = (
-        "source dy sums group units groups group_block chunks sums_bytes blocks block_rows source_rows "
-        "source_cols rows cols low_h low_w own_start"
+        "dy_start "  # in scratch: a block of dy
+        "range_start "  # a list of LaneRange
+        "own_start own_bytes spare_start"  # the vectors of sums; those that take what a tile adds beyond the last tap
     )
 
 
-class SlideWeave(Record):
-    """Of slide_kernel."""
+# --- channels_first in place: flat.py, slide.py
+
+
+class FlatPlanes(Record):
+    """flat_kernel.py: planes as runs of cells. Tap t reads `shifts[t]` bytes from each cell, in the lanes of masks[t]."""
+
+    ints = "source groups source_cells cells taps shifts masks mask_pitch"
+
+
+class FlatGather(FlatPlanes):
+    """Forward or input gradient; a piece is `group` planes."""
+
+    ints = "weights target planes group"
+
+
+class FlatProducts(FlatPlanes, FilterPieces):
+    """Filter gradient; units are images."""
+
+
+class SlidePlanes(Record):
+    """slide_kernel.py: planes in blocks of rows. low: the source row and column of the first tap of target row and column 0."""
+
+    ints = "source groups source_rows source_cols rows cols blocks block_rows low_h low_w"
+
+
+class SlideWeights(SlidePlanes):
+    """Forward or input gradient; a piece is `group` units, which are blocks of planes."""
 
     ints = (
-        "source weights target group units groups blocks block_rows first_row last_row first_column "
-        "last_column source_rows source_cols rows cols low_h low_w weight_row weight_column group_weights "
-        "stage"
+        "weights target units group "
+        "group_weights weight_row weight_column "  # from one group, row, column of the filter to the next
+        "stage"  # where in scratch results wait for a non-temporal copy; 0: they do not
     )
+
+
+class SlideGather(SlideWeights):
+    """Forward, or an input gradient of stride 1, whose window is reversed. weight_start: offset of the first weight."""
+
+    ints = "weight_start"
+
+
+class SlideInterleave(SlideWeights):
+    """Input gradient of a stride: source rows from first_row to last_row complete all target rows, the columns likewise.
+
+    Here a block is of source rows, and `low` are the pads.
+    """
+
+    ints = "first_row last_row first_column last_column"
+
+
+class SlideProducts(SlidePlanes, FilterPieces):
+    """Filter gradient; units are blocks of images. own_start: the vectors of sums in scratch."""
+
+    ints = "own_start"

@@ -1,141 +1,168 @@
-"""What depthwise_planes does where weights or gradients are not finite, and so must not meet the zeros beyond a plane's ends.
+"""What planes_kernel.py does where weights or gradients are not finite, and so must not meet the zeros beyond a plane's ends.
 
-A block is then made row by row, each with the taps that meet a row of the source there, in the lanes that meet a column.
+A block is then computed row by row, each with the taps that meet a row of the source there, in the lanes that meet a column.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.depthwise.tiles_kernel import PAIR, make_products_tile
-from pullback.cpu.simd.register_tiles import FRESH, make_masked_tiles
-from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
+from pullback.cpu.depthwise.records import (
+    PRODUCT_TAPS,
+    TAP_ENTRIES_SPARE,
+    LaneRange,
+    ListedOffsets,
+    Offsets,
+    PlanePhase,
+    Range,
+)
+from pullback.cpu.depthwise.tiles_kernel import make_plane_products
+from pullback.cpu.engine.records import WORD
+from pullback.cpu.simd.record_types import records_at
+from pullback.cpu.simd.register_tiles import FRESH, make_tiles
+from pullback.cpu.simd.vectors import inline, outline, put_int, stay_outline
 
-# An entry of the phase table: its taps in the table of pairs, the taps of a column and where their ends are, the same of a row.
-PHASE = 6 * 8
-END = 16  # bytes of an entry of the table of ends: first and last (exclusive) row or column for which a tap meets a cell
-SUMS = 9  # taps of a products tile
+offsets_at, listed_at, range_at, lanes_at, phase_at = (
+    records_at(record) for record in (Offsets, ListedOffsets, Range, LaneRange, PlanePhase)
+)
+ENTRY, LANES = ListedOffsets.BYTES, LaneRange.BYTES
 
 
 @inline
-def met(ends: int, tap: int, row: int) -> bool:
-    return get_int(ends + tap * END) <= row < get_int(ends + tap * END + 8)
+def meets(args, tap, row):
+    rows = range_at(args.tap_ends, tap)
+    return rows.first <= row < rows.end
 
 
 @inline
-def taps_of_row(ends: int, taps: int, row: int) -> tuple[int, int]:
-    """First and last (exclusive) tap that meets a row of the source; those between them do, too."""
-    low, high = 0, taps
-    while low < high and not met(ends, low, row):
+def taps_of_row(args, phase, row):
+    """First and last (exclusive) tap of a column that meets a row of the source; those between them do, too."""
+    low, high = 0, phase.taps_h
+    while low < high and not meets(args, phase.ends_h + low, row):
         low += 1
-    while low < high and not met(ends, high - 1, row):
+    while low < high and not meets(args, phase.ends_h + high - 1, row):
         high -= 1
     return low, high
 
 
 @inline
-def put_range(ranges: int, ends: int, tap: int) -> None:
-    """The columns for which a tap meets one, as first and how many."""
-    first = get_int(ends + tap * END)
-    put_int(ranges, first)
-    put_int(ranges + 8, get_int(ends + tap * END + 8) - first)
+def put_lanes(args, phase, ranges, number, tap):
+    """The columns for which tap `tap` of a row meets one, as entry `number` of a list."""
+    columns, lanes = range_at(args.tap_ends, phase.ends_w + tap), lanes_at(ranges, number)
+    lanes.first = columns.first
+    lanes.count = columns.end - columns.first
+
+
+@inline
+def put_spare(entries, total, spare):
+    """Entries behind the last tap of a list, for tiles that take more taps than are left: their sums lie at `spare`."""
+    for more in range(total, total + TAP_ENTRIES_SPARE):
+        entry = listed_at(entries, more)
+        entry.source = 0
+        entry.weight = spare
 
 
 def make_sum_rows(lanes: Any, most_outs: int) -> Any:
-    """sum_rows: some rows of places of up to `most_outs` targets."""
+    """sum_rows: some rows of up to `most_outs` output channels."""
     V, WIDE = lanes.count, lanes.compute_size
-    tiles = make_masked_tiles(lanes, most_outs, 2)
+    tiles = make_tiles(lanes, most_outs, 2)
 
     @outline
-    def sum_rows(
-        source, target, weights, outs, rows, row0, cols, areas, area_pairs, phase, tap_pairs, tap_ends, weight_step, target_step,
-        pitch, entries, most,
-    ):  # fmt: skip
-        """row0: number of the first row among the phase's. entries: memory for lists of up to `most` taps."""
+    def sum_rows(args, phase, scratch, target, weights, outs, rows, row0, cols, areas):
+        """row0: number of the first row among the phase's."""
         stay_outline()
-        first, row_taps, columns = get_int(phase), get_int(phase + 16), get_int(phase + 32)
-        row_ends, column_ends = tap_ends + get_int(phase + 24) * END, tap_ends + get_int(phase + 40) * END
-        a_at, b_at, ranges = entries, entries + 8 * most, entries + 16 * most
+        source, taps_w, most = scratch + args.area_start, phase.taps_w, args.most_taps
+        weights_at = scratch + args.entry_start
+        sources_at, ranges = weights_at + WORD * most, weights_at + 2 * WORD * most
         count, listed_low, listed_high = 0, -1, -1
         for r in range(rows):
-            low, high = taps_of_row(row_ends, row_taps, row0 + r)
+            low, high = taps_of_row(args, phase, row0 + r)
             if low != listed_low or high != listed_high:
                 count, listed_low, listed_high = 0, low, high
                 for e in range(areas):
-                    for k in range(low * columns, high * columns):
-                        area, pair = area_pairs + e * PAIR, tap_pairs + (first + k) * PAIR
-                        put_int(b_at + 8 * count, get_int(area) + get_int(pair))
-                        put_int(a_at + 8 * count, get_int(area + 8) + get_int(pair + 8))
-                        put_range(ranges + 16 * count, column_ends, k % columns)
+                    for k in range(low * taps_w, high * taps_w):
+                        area, tap = listed_at(scratch, e), offsets_at(args.tap_offsets, phase.first_tap + k)
+                        put_int(sources_at + WORD * count, area.source + tap.source)
+                        put_int(weights_at + WORD * count, area.weight + tap.weight)
+                        put_lanes(args, phase, ranges, count, k % taps_w)
                         count += 1
             for j in range(0, cols, 2 * V):
-                at = r * pitch + j * WIDE
-                tiles(
-                    outs, weights, a_at, count, 1, weight_step, 0, source + at, b_at, 1, 0, target + at, target_step,
-                    min(2 * V, cols - j), FRESH, ranges, j,
-                )  # fmt: skip
+                at = r * args.pitch + j * WIDE
+                c = (target + at, args.out_pitch, min(2 * V, cols - j), FRESH)
+                a, b = (weights, weights_at, args.out_weights, 0), (source + at, sources_at, 1, 0)
+                tiles(outs, a, b, c, (count, 1), (ranges, j))
 
     return sum_rows
 
 
-def make_sum_products(lanes: Any) -> Any:
-    """sum_products: the products of some rows of dy with what their taps meet, added to a vector of sums for each weight."""
-    V, WIDE = lanes.count, lanes.compute_size
+def make_products_of_taps(lanes: Any, ranged: bool) -> Any:
+    """products(source, dy, sums, entries, total, count, ranges, lines, pitch): of `total` listed taps (see make_plane_products)."""
 
-    def make_products(taps: int) -> Any:
-        tile = make_products_tile(lanes, taps, 1, False, True, True)
+    def make(taps: int) -> Any:
+        tile = make_plane_products(lanes, taps, ranged)
 
         @outline
-        def products(source, other, sums, entries, count, ranges, lines, pitch):
+        def some(source, dy, sums, entries, count, ranges, lines, pitch):
             stay_outline()
-            tile(source, other, sums, V, entries, count, 0, 0, V * WIDE, V * WIDE, ranges, lines, pitch)
+            tile(source, dy, sums, entries, count, ranges, lines, pitch)
 
-        return products
+        return some
 
-    products_one, products_three, products_nine = (make_products(taps) for taps in (1, 3, SUMS))
+    one, three, most = (make(taps) for taps in (1, 3, PRODUCT_TAPS))
+
+    @inline
+    def products(source, dy, sums, entries, total, count, ranges, lines, pitch):
+        t = 0
+        while t < total:
+            entry, own = entries + t * ENTRY, ranges + t * LANES
+            if total - t >= PRODUCT_TAPS:
+                most(source, dy, sums, entry, count, own, lines, pitch)
+                t += PRODUCT_TAPS
+            elif total - t > 1:
+                three(source, dy, sums, entry, count, own, lines, pitch)
+                t += 3
+            else:
+                one(source, dy, sums, entry, count, own, lines, pitch)
+                t += 1
+
+    return products
+
+
+def make_sum_products(lanes: Any) -> Any:
+    """sum_products: the products of some rows of dy with what their taps meet, added to a vector of sums for each weight."""
+    V = lanes.count
+    products = make_products_of_taps(lanes, True)
 
     @outline
-    def sum_products(
-        source, other, sums, rows, row0, cols, areas, area_pairs, phase, tap_pairs, tap_ends, pitch, entries, ranges, spare
-    ):  # fmt: skip
+    def sum_products(args, scratch, sums, rows, row0, areas, spare):
         """spare: where the sums go, from `sums` on, of what a tile does beyond the last tap."""
         stay_outline()
-        row_taps, columns = get_int(phase + 16), get_int(phase + 32)
-        row_ends, column_ends = tap_ends + get_int(phase + 24) * END, tap_ends + get_int(phase + 40) * END
-        length, r = (cols + V - 1) // V, 0
+        phase = phase_at(args.phase_table, 0)
+        source, dy = scratch + args.area_start, scratch + args.dy_start
+        entries, ranges = scratch + args.entry_start, scratch + args.range_start
+        taps_w, length, r = phase.taps_w, (args.cols + V - 1) // V, 0
         while r < rows:
-            low, high = taps_of_row(row_ends, row_taps, row0 + r)
+            low, high = taps_of_row(args, phase, row0 + r)
             end, alike = r + 1, 1
             while end < rows and alike:  # rows that the same taps meet
-                next_low, next_high = taps_of_row(row_ends, row_taps, row0 + end)
+                next_low, next_high = taps_of_row(args, phase, row0 + end)
                 alike = int(next_low == low and next_high == high)
                 end += alike
             total = 0
             for e in range(areas):
-                for k in range(low * columns, high * columns):
-                    area, pair = area_pairs + e * PAIR, tap_pairs + k * PAIR
-                    put_int(entries + total * PAIR, get_int(area) + get_int(pair))
-                    put_int(entries + total * PAIR + 8, (get_int(area + 8) + get_int(pair + 8)) * V)
-                    put_range(ranges + 16 * total, column_ends, k % columns)
+                for k in range(low * taps_w, high * taps_w):
+                    area, tap, entry = listed_at(scratch, e), offsets_at(args.tap_offsets, k), listed_at(entries, total)
+                    entry.source = area.source + tap.source
+                    entry.weight = (area.weight + tap.weight) * V
+                    put_lanes(args, phase, ranges, total, k % taps_w)
                     total += 1
-            for more in range(total, total + 2):
-                put_int(entries + more * PAIR, 0)
-                put_int(entries + more * PAIR + 8, spare)
-                put_int(ranges + 16 * more, 0)
-                put_int(ranges + 16 * more + 8, 0)
-            at, dy, lines = source + r * pitch, other + r * pitch, end - r
-            t = 0
-            while t < total:
-                entry, lanes_at = entries + t * PAIR, ranges + 16 * t
-                if total - t >= SUMS:
-                    products_nine(at, dy, sums, entry, length, lanes_at, lines, pitch)
-                    t += SUMS
-                elif total - t > 1:
-                    products_three(at, dy, sums, entry, length, lanes_at, lines, pitch)
-                    t += 3
-                else:
-                    products_one(at, dy, sums, entry, length, lanes_at, lines, pitch)
-                    t += 1
+            put_spare(entries, total, spare)
+            for more in range(total, total + TAP_ENTRIES_SPARE):
+                lanes_of = lanes_at(ranges, more)
+                lanes_of.first = 0
+                lanes_of.count = 0
+            down = r * args.pitch
+            products(source + down, dy + down, sums, entries, total, length, ranges, end - r, args.pitch)
             r = end
 
     return sum_products

@@ -16,12 +16,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.depthwise.columns_kernel import Strip
-from pullback.cpu.depthwise.records import SlideGather, SlideProducts, SlideWeave
-from pullback.cpu.depthwise.tiles_kernel import emit_loop
+from pullback.cpu.depthwise.emit_kernel import emit_loop
+from pullback.cpu.depthwise.partial_sums_kernel import make_store_sums
+from pullback.cpu.depthwise.records import SLIDE_SPARE, SlideGather, SlideInterleave, SlideProducts
 from pullback.cpu.simd.native import LINE, fence, fill_zero, stream_bytes
 from pullback.cpu.simd.vectors import I32, constant_vector, outline, stay_outline
-
-SPARE = 1 << 10  # bytes of scratch that stand for a row of zeros, and as many that take what nobody wants
 
 
 def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
@@ -31,15 +30,13 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
 
     @intrinsic
     def tile(
-        context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, cols: Any, row0: Any, row1: Any, column: Any,
-        low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, ahead: Any, end: Any,
+        context: Any, args: Any, source: Any, target: Any, weights: Any, row0: Any, row1: Any, column: Any, ahead: Any, end: Any
     ) -> Any:  # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            (
-                source, source_rows, source_cols, target, cols, row0, row1, column,
-                low_h, low_w, weights, weight_row, weight_column, ahead, end,
-            ) = args  # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, target, weights, row0, row1, column, ahead, end = values
             strip = Strip(lanes, builder, stride)
+            source_rows, source_cols, cols = strip.fields(ctx, args, args_at, "source_rows source_cols cols")
+            low_h, low_w, weight_row, weight_column = strip.fields(ctx, args, args_at, "low_h low_w weight_row weight_column")
             factors = strip.weights(weights, weight_row, weight_column, taps)
             first = builder.add(strip.times(column, stride), low_w)
             firsts = [builder.add(first, strip.number(u * V * stride)) for u in range(vectors)]
@@ -73,7 +70,7 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
 
             def body(r: Any, carried: Any) -> Any:
                 ahead, row, place, *sums = carried
-                ahead = strip.ask_ahead(ahead, end, 2)
+                ahead = strip.prefetch_until(ahead, end, 2)
                 sums += [strip.zero] * vectors
                 for j in range(stride):
                     sums = meet(builder.add(row, strip.number(j)), sums, taps - stride + j)
@@ -87,12 +84,12 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
             emit_loop(builder, row0, row1, begin, body)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 15), emit
+        return types.void(args, *(types.int64,) * 8), emit
 
     return tile
 
 
-def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
+def _make_interleave(lanes: Any, taps: int, stride: int) -> Any:
     """Source rows [row0, row1) of one vector of source columns: each completes `stride` rows of the target.
 
     Target cell stride * k + e - low gets source cells k, k - 1 ... by taps e, e + stride ...
@@ -102,15 +99,14 @@ def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
 
     @intrinsic
     def tile(
-        context: Any, source: Any, source_rows: Any, source_cols: Any, target: Any, rows: Any, cols: Any, row0: Any, row1: Any,
-        column: Any, low_h: Any, low_w: Any, weights: Any, weight_row: Any, weight_column: Any, spare: Any, ahead: Any, end: Any,
+        context: Any, args: Any, source: Any, target: Any, weights: Any, row0: Any, row1: Any, column: Any, spare: Any, ahead: Any,
+        end: Any,
     ) -> Any:  # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            (
-                source, source_rows, source_cols, target, rows, cols, row0, row1, column,
-                low_h, low_w, weights, weight_row, weight_column, spare, ahead, end,
-            ) = args  # fmt: skip
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, target, weights, row0, row1, column, spare, ahead, end = values
             strip = Strip(lanes, builder, 1)
+            source_rows, source_cols, rows, cols = strip.fields(ctx, args, args_at, "source_rows source_cols rows cols")
+            low_h, low_w, weight_row, weight_column = strip.fields(ctx, args, args_at, "low_h low_w weight_row weight_column")
             factors = strip.weights(weights, weight_row, weight_column, taps)
             first = builder.sub(column, strip.number(reach))
             masks = strip.masks(first, source_cols, reach + 1)
@@ -140,7 +136,7 @@ def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
 
             def body(k: Any, carried: Any) -> Any:
                 ahead, *sums = carried
-                ahead = strip.ask_ahead(ahead, end, 2)
+                ahead = strip.prefetch_until(ahead, end, 2)
                 sums = meet(k, sums)
                 for e in range(stride):
                     row = builder.sub(builder.add(strip.times(k, stride), strip.number(e)), low_h)
@@ -149,14 +145,14 @@ def _make_weave(lanes: Any, taps: int, stride: int) -> Any:
                     for u in range(stride):
                         order = [u * V // stride + i // stride + V * (i % stride) for i in range(V)]
                         phases = sums[e * stride : (e + 1) * stride]
-                        woven = builder.shuffle_vector(*phases, constant_vector(ir.VectorType(I32, V), order))
-                        strip.store(builder.add(place, strip.number(u * V * SIZE)), woven, False, wanted[u])
+                        interleaved = builder.shuffle_vector(*phases, constant_vector(ir.VectorType(I32, V), order))
+                        strip.store(builder.add(place, strip.number(u * V * SIZE)), interleaved, False, wanted[u])
                 return [ahead, *sums[-rest:]]
 
             emit_loop(builder, row0, row1, [ahead, *sums], body)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 17), emit
+        return types.void(args, *(types.int64,) * 9), emit
 
     return tile
 
@@ -167,12 +163,14 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
 
     @intrinsic
     def tile(
-        context: Any, source: Any, source_rows: Any, source_cols: Any, dy: Any, cols: Any, row0: Any, row1: Any, column: Any,
-        low_h: Any, low_w: Any, sums: Any, zeros: Any, ahead: Any, dy_ahead: Any,
+        context: Any, args: Any, source: Any, dy: Any, sums: Any, row0: Any, row1: Any, column: Any, zeros: Any, ahead: Any,
+        dy_ahead: Any,
     ) -> Any:  # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, source_rows, source_cols, dy, cols, row0, row1, column, low_h, low_w, sums, zeros, ahead, dy_ahead = args
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, dy, sums, row0, row1, column, zeros, ahead, dy_ahead = values
             strip = Strip(lanes, builder, stride)
+            names = "source_rows source_cols cols low_h low_w"
+            source_rows, source_cols, cols, low_h, low_w = strip.fields(ctx, args, args_at, names)
             first = builder.add(strip.times(column, stride), low_w)
             masks = strip.masks(first, source_cols, taps)
             wanted = strip.mask(builder.sub(cols, column))
@@ -192,7 +190,7 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
 
             def body(r: Any, carried: Any) -> Any:
                 ahead, dy_ahead, row, place, *flat = carried
-                ahead, dy_ahead = strip.ask_lines(ahead, stride * stride), strip.ask_lines(dy_ahead, 1)
+                ahead, dy_ahead = strip.prefetch_lines(ahead, stride * stride), strip.prefetch_lines(dy_ahead, 1)
                 totals, cells = flat[: taps * taps], flat[taps * taps :]
                 lines = [cells[a * taps : (a + 1) * taps] for a in range(kept)]
                 if kept:
@@ -222,20 +220,14 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
 
             place = builder.add(dy, builder.add(builder.mul(row0, dy_pitch), strip.times(column, SIZE)))
             known = [cell for t in range(kept) for cell in cells_of(builder.add(top, strip.number(t)))]
-            begin = [
-                ahead,
-                dy_ahead,
-                builder.add(top, strip.number(kept)),
-                place,
-                *(strip.load(at, True) for at in places),
-                *known,
-            ]
+            totals = [strip.load(at, True) for at in places]
+            begin = [ahead, dy_ahead, builder.add(top, strip.number(kept)), place, *totals, *known]
             _, _, _, _, *flat = emit_loop(builder, row0, row1, begin, body)
             for at, total in zip(places, flat, strict=False):
                 strip.store(at, total, True)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 14), emit
+        return types.void(args, *(types.int64,) * 9), emit
 
     return tile
 
@@ -243,102 +235,89 @@ def _make_products(lanes: Any, taps: int, stride: int) -> Any:
 def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     gather_one, gather_two = (_make_gather(lanes, taps, stride, vectors) for vectors in (1, 2))
-    products_tile = _make_products(lanes, taps, stride)
-    load_wide, put_wide, add_lanes = lanes.load_wide, lanes.put_wide, lanes.add_lanes
+    products_tile, store_sums = _make_products(lanes, taps, stride), make_store_sums(lanes)
 
     @outline
-    def gather_rows(
-        source, source_rows, source_cols, target, cols, row0, row1, low_h, low_w, weights, weight_row, weight_column, ahead,
-        ahead_bytes,
-    ):  # fmt: skip
+    def gather_rows(args, source, target, weights, row0, row1, ahead, ahead_bytes):
+        """All columns of rows [row0, row1); meanwhile ahead_bytes from `ahead` on are prefetched."""
         stay_outline()
-        column, strips = 0, (cols + 2 * V - 1) // (2 * V)
+        column, strips = 0, (args.cols + 2 * V - 1) // (2 * V)
         for s in range(strips):
             begin, end = ahead + ahead_bytes * s // strips, ahead + ahead_bytes * (s + 1) // strips
-            if cols - column > V:
-                gather_two(
-                    source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
-                    weight_column, begin, end,
-                )  # fmt: skip
+            if args.cols - column > V:
+                gather_two(args, source, target, weights, row0, row1, column, begin, end)
             else:
-                gather_one(
-                    source, source_rows, source_cols, target, cols, row0, row1, column, low_h, low_w, weights, weight_row,
-                    weight_column, begin, end,
-                )  # fmt: skip
+                gather_one(args, source, target, weights, row0, row1, column, begin, end)
             column += 2 * V
 
     def gather(args: SlideGather, piece, scratch):
-        """stage: whether results go through scratch, past the cache."""
         plane = args.source_rows * args.source_cols * SIZE
+        block_bytes = plane // args.blocks
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             owner, b = unit // args.blocks, unit % args.blocks
             row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
             place = args.target + (owner * args.rows + row0) * args.cols * SIZE
             out = scratch + args.stage if args.stage else place
-            gather_rows(
-                args.source + owner * plane, args.source_rows, args.source_cols, out, args.cols, row0, row1, args.low_h, args.low_w,
-                args.weights + owner % args.groups * args.group_weights + args.weight_start, args.weight_row, args.weight_column,
-                args.source + (unit + 1) * plane // args.blocks, plane // args.blocks,
-            )  # fmt: skip
+            weights = args.weights + owner % args.groups * args.group_weights + args.weight_start
+            ahead = args.source + (unit + 1) * plane // args.blocks
+            gather_rows(args, args.source + owner * plane, out, weights, row0, row1, ahead, block_bytes)
             if args.stage:
                 stream_bytes(place, out, (row1 - row0) * args.cols * SIZE)
         if args.stage:
             fence()
 
     def products(args: SlideProducts, piece, scratch):
-        """The filter gradient of some groups over some of their (image, block) units; a vector of sums for each weight."""
-        fill_zero(scratch, SPARE)
-        own, vector = scratch + args.own_start, V * WIDE
+        fill_zero(scratch, SLIDE_SPARE)
+        source_plane, plane = args.source_rows * args.source_cols * SIZE, args.rows * args.cols * SIZE
+        own = scratch + args.own_start
         part, chunk = piece // args.chunks, piece % args.chunks
         strips, stop = (args.cols + V - 1) // V, min(chunk * args.group + args.group, args.units)
         for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
-            fill_zero(own, taps * taps * vector)
+            fill_zero(own, taps * taps * V * WIDE)
             for unit in range(chunk * args.group, stop):
                 image, b = unit // args.blocks, unit % args.blocks
                 owner = image * args.groups + g
                 row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
+                # What the next unit reads is prefetched: of this group, or of the next one.
                 n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * args.group, g + 1)
                 owner_next += n // args.blocks * args.groups
                 first = n % args.blocks * args.block_rows
-                ahead = args.source + (owner_next * args.source_rows + first * stride) * args.source_cols * SIZE
-                dy_ahead = args.dy + (owner_next * args.rows + first) * args.cols * SIZE
+                ahead = args.source + owner_next * source_plane + first * stride * args.source_cols * SIZE
+                dy_ahead = args.dy + owner_next * plane + first * args.cols * SIZE
                 for s in range(strips):
-                    asked = s * (row1 - row0) * LINE
+                    fetched = s * (row1 - row0) * LINE
                     products_tile(
-                        args.source + owner * args.source_rows * args.source_cols * SIZE, args.source_rows, args.source_cols,
-                        args.dy + owner * args.rows * args.cols * SIZE, args.cols, row0, row1, s * V, args.low_h, args.low_w, own, scratch,
-                        ahead + stride * stride * asked, dy_ahead + asked,
+                        args, args.source + owner * source_plane, args.dy + owner * plane, own, row0, row1, s * V, scratch,
+                        ahead + stride * stride * fetched, dy_ahead + fetched,
                     )  # fmt: skip
-            result = args.sums + chunk * args.sums_bytes + g * taps * taps * WIDE
-            for i in range(taps * taps):
-                put_wide(result + i * WIDE, add_lanes(load_wide(own + i * vector, V)))
+            store_sums(own, args.sums + chunk * args.sums_bytes + g * taps * taps * WIDE, taps * taps)
 
     kernels = {"gather": gather, "products": products}
     if stride == 1:
         return kernels
-    weave_tile = _make_weave(lanes, taps, stride)
+    interleave_tile = _make_interleave(lanes, taps, stride)
 
-    def weave(args: SlideWeave, piece, scratch):
-        """The input gradient: source rows from first_row to last_row complete all rows of the target, the columns likewise."""
-        plane = args.source_rows * args.source_cols * SIZE
+    def interleave(args: SlideInterleave, piece, scratch):
+        plane, pitch = args.source_rows * args.source_cols * SIZE, args.cols * SIZE
+        block_bytes, spare = plane // args.blocks, scratch + SLIDE_SPARE
         strips = (args.last_column - args.first_column + V - 1) // V
         for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
             owner, b = unit // args.blocks, unit % args.blocks
             row0 = args.first_row + b * args.block_rows
             row1 = min(row0 + args.block_rows, args.last_row)
             begin, end = max(row0 * stride - args.low_h, 0), min(row1 * stride - args.low_h, args.rows)
-            place = args.target + owner * args.rows * args.cols * SIZE
-            out = scratch + args.stage - begin * args.cols * SIZE if args.stage else place
+            place = args.target + owner * args.rows * pitch
+            out = scratch + args.stage - begin * pitch if args.stage else place
+            weights = args.weights + owner % args.groups * args.group_weights
             ahead = args.source + (unit + 1) * plane // args.blocks
             for s in range(strips):
-                weave_tile(
-                    args.source + owner * plane, args.source_rows, args.source_cols, out, args.rows, args.cols, row0, row1, args.first_column + s * V,
-                    args.low_h, args.low_w, args.weights + owner % args.groups * args.group_weights, args.weight_row, args.weight_column, scratch + SPARE,
-                    ahead + plane // args.blocks * s // strips, ahead + plane // args.blocks * (s + 1) // strips,
+                interleave_tile(
+                    args, args.source + owner * plane, out, weights, row0, row1, args.first_column + s * V, spare,
+                    ahead + block_bytes * s // strips, ahead + block_bytes * (s + 1) // strips,
                 )  # fmt: skip
             if args.stage:
-                stream_bytes(place + begin * args.cols * SIZE, out + begin * args.cols * SIZE, (end - begin) * args.cols * SIZE)
+                stream_bytes(place + begin * pitch, out + begin * pitch, (end - begin) * pitch)
         if args.stage:
             fence()
 
-    return kernels | {"weave": weave}
+    return kernels | {"interleave": interleave}

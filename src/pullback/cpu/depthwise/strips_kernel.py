@@ -1,32 +1,42 @@
-"""Strips of target rows for depthwise convolution in channels_first: source rows are read once for three taps of a column."""
+"""Strips of target rows for convolution in channels_first: source rows are read once for three taps of a column."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.depthwise.tiles_kernel import Emit
+from pullback.cpu.depthwise.emit_kernel import Emit
 from pullback.cpu.simd.native import LINE, prefetch
-from pullback.cpu.simd.vectors import I64, outline, stay_outline
+from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
 ROWS, TAPS = 4, 3  # of a strip; of a column
 
 
+@inline
+def prefetch_step(ahead, end, steps):
+    """Bytes to prefetch in each of so many steps, so that all from `ahead` to `end` are: whole lines."""
+    return ((end - ahead) // max(1, steps) + LINE - 1) // LINE * LINE
+
+
+@inline
+def prefetch_lines(ahead, end):
+    for line in range(ahead, end, LINE):
+        prefetch(line)
+
+
 def _make_tile(lanes: Any) -> Any:
-    """A vector of places in each row of a strip. The inner table holds the first tap of each column."""
+    """A vector in each row of a strip, for one output channel; args is a PlanesGather."""
 
     @intrinsic
-    def tile(
-        context: Any, source: Any, target: Any, weights: Any, areas: Any, outer: Any, columns: Any, inner: Any, pitch: Any,
-        weight_row: Any,
-    ) -> Any:  # fmt: skip
-        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            source, target, weights, areas, outer, columns, inner, pitch, weight_row = args
+    def tile(context: Any, args: Any, source: Any, target: Any, weights: Any, areas: Any, area_list: Any) -> Any:
+        def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
+            args_at, source, target, weights, areas, area_list = values
             emitter = Emit(lanes, builder)
-            lines, factors_at = emitter.steps(pitch, ROWS + TAPS - 1), emitter.steps(weight_row, TAPS)
+            names = "columns column_offsets pitch weight_pitch"
+            columns, column_offsets, pitch, weight_pitch = emitter.fields(ctx, args, args_at, names)
+            lines, factors_at = emitter.steps(pitch, ROWS + TAPS - 1), emitter.steps(weight_pitch, TAPS)
 
             def body(at: Any, weight_at: Any, sums: Any) -> Any:
                 rows = [emitter.load(builder.add(at, line), True) for line in lines]
@@ -37,37 +47,36 @@ def _make_tile(lanes: Any) -> Any:
                         totals[r] = emitter.fma(rows[r + t], factors[t], totals[r])
                 return totals
 
-            none = ir.Constant(I64, 0)
-            tables, bounds = (outer, inner), (none, areas, none, columns)
+            none = emitter.number(0)
+            tables, bounds = (area_list, column_offsets), (none, areas, none, columns)
             totals = emitter.over_taps(bounds, tables, (source, weights), [emitter.zero] * ROWS, body)
             for line, total in zip(lines, totals, strict=False):
                 emitter.store(builder.add(target, line), total, True)
             return ctx.get_dummy_value()
 
-        return types.void(*(types.int64,) * 9), emit
+        return types.void(args, *(types.int64,) * 5), emit
 
     return tile
 
 
 def make_strips(lanes: Any) -> Any:
-    """strips(...): whole strips of `rows` rows of places."""
+    """strips(...): whole strips of `rows` rows."""
     tile = _make_tile(lanes)
     vector = lanes.count * lanes.compute_size
 
     @outline
-    def strips(source, target, weights, rows, areas, area_pairs, columns, column_pairs, pitch, weight_row, ahead, end):
-        """Memory from `ahead` to `end` is asked for meanwhile."""
+    def strips(args, source, target, weights, rows, areas, area_list, ahead, end):
+        """Memory from `ahead` to `end` is prefetched meanwhile."""
         stay_outline()
-        each = (pitch + vector - 1) // vector
-        step = ((end - ahead) // max(1, rows // ROWS * each) + LINE - 1) // LINE * LINE
+        each = (args.pitch + vector - 1) // vector
+        step = prefetch_step(ahead, end, rows // ROWS * each)
         for r in range(0, rows - ROWS + 1, ROWS):
-            at = r * pitch
+            at = r * args.pitch
             # Backwards: what the last vector of a row stores too much lies where the next row begins.
             for i in range(each - 1, -1, -1):
-                for line in range(ahead, min(end, ahead + step), LINE):
-                    prefetch(line)
+                prefetch_lines(ahead, min(end, ahead + step))
                 ahead += step
                 j = at + i * vector
-                tile(source + j, target + j, weights, areas, area_pairs, columns, column_pairs, pitch, weight_row)
+                tile(args, source + j, target + j, weights, areas, area_list)
 
     return strips

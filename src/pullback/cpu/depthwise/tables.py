@@ -1,6 +1,6 @@
 """The tables of grouped convolutions: which source cells and weights a target row and column sums over, as byte offsets.
 
-Forward, targets are outputs and sources inputs; for the input gradient it is the other way round. A pair is (source, weight).
+Forward, targets are outputs and sources inputs; for the input gradient it is the other way round.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.cpu.conv.sweep import gradient_phases, with_idle
-from pullback.cpu.pool.tables import Lists
+from pullback.cpu.depthwise.records import FEW_COLUMNS, ColumnPhase, Range
+from pullback.cpu.depthwise.tuning import MOST_CLASSES
+from pullback.cpu.engine.sizes import ceil_div
 from pullback.window import Window
 
 Ints = npt.NDArray[np.int64]
-
-MOST_CLASSES = 32  # of columns
-FEW = 4  # columns in the middle of a row, from which on kernels/depthwise.py makes several at a time
-
-
-def pairs(sources: Ints, weights: Ints) -> Ints:
-    """A table of (source, weight) offsets."""
-    return np.ascontiguousarray(np.stack([sources, weights], axis=-1).reshape(-1, 2).astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -50,16 +44,16 @@ class Columns:
 
     def between(self, begin: int, end: int) -> Columns:
         """Those of its target columns from `begin` on and before `end`."""
-        low, high = (min(max(0, -(-(at - self.start) // self.step)), self.count) for at in (begin, end))
+        low, high = (min(max(0, ceil_div(at - self.start, self.step)), self.count) for at in (begin, end))
         more = {"start": self.start + low * self.step, "first": self.first + low * self.hop}
         return replace(self, count=high - low, **more)
 
     def ranges(self, columns: Ints, sources: int) -> Ints:
-        """First and last i (exclusive) whose source column exists, for some target columns, (columns, 2)."""
+        """The Range of those i whose source column exists, for some target columns."""
         begin = self.first + columns * self.hop
         low, high = -(begin // self.unit), (sources - 1 - begin) // self.unit + 1
         low = np.clip(low, 0, self.taps)
-        return np.stack([low, np.clip(high, low, self.taps)], axis=-1)
+        return Range.columns(first=low, end=np.clip(high, low, self.taps))
 
     def middle(self, sources: int) -> tuple[int, int]:
         """The columns for which all taps exist; the same number twice if there are none."""
@@ -82,7 +76,7 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
         step = d // common if k > 1 and d // common <= MOST_CLASSES else 1
         unit = d if k > 1 else s
         return tuple(
-            Columns(start, step, -(-(o - start) // step), start * s - p, unit, step * s, k, 0, 1)
+            Columns(start, step, ceil_div(o - start, step), start * s - p, unit, step * s, k, 0, 1)
             for start in range(min(step, o))
         )
     found = []
@@ -92,7 +86,7 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
         step = apart if apart <= MOST_CLASSES else 1
         first, last = (phase.low, phase.taps[-1]) if taps else (0, 0)
         for j in range(min(step, phase.count)):
-            count = -(-(phase.count - j) // step)
+            count = ceil_div(phase.count - j, step)
             found.append(Columns(phase.start + j * s, s * step, count, first + j, apart, step, taps, last, -(s // common)))
     return tuple(found)
 
@@ -105,36 +99,32 @@ def reach_of(phases: Sequence[Columns]) -> tuple[int, int]:
 
 
 def phase_tables(
-    phases: Sequence[Columns], sources: int, target_bytes: int, source_bytes: int, low: int, tap_bytes: int, padded: bool,
-    before: int,
-) -> tuple[Ints, Ints]:  # fmt: skip
-    """The phases as kernels/depthwise.py reads them, and the range of taps of each column that is not in the middle.
+    phases: Sequence[Columns], sources: int, cells: tuple[int, int, int], low: int, padded: bool, before: int
+) -> tuple[Ints, Ints]:
+    """The ColumnPhase of each of a segment's phases, and the Range of taps of each column that is not in the middle.
 
-    padded: source columns that do not exist are zeros in scratch, so that every column is a middle one. low: the column at
-    the source address. tap_bytes: from a tap's weights to the next one's. before: columns of tables before this one.
+    padded: source columns that do not exist are zeros in scratch, so that every column is a middle one. cells: bytes of a source
+    cell, of a target cell, of a tap's weights. low: the column at the source address. before: ranges of segments before this one.
     """
+    source_cell, target_cell, tap_weights = cells
     table, ends = [], []
     for phase in phases:
         begin, end = (0, phase.count) if padded else phase.middle(sources)
-        if end - begin < FEW:
+        if end - begin < FEW_COLUMNS:
             begin = end = 0
-        table.append([
-            phase.start * target_bytes, (phase.first - low) * source_bytes, phase.tap * tap_bytes, phase.count, begin, end,
-            phase.taps, phase.unit * source_bytes, phase.tap_step * tap_bytes, phase.reach, phase.step * target_bytes, before,
-            phase.hop * source_bytes,
-        ])  # fmt: skip
+        table.append({
+            "source_start": (phase.first - low) * source_cell, "weight_start": phase.tap * tap_weights,
+            "target_start": phase.start * target_cell, "count": phase.count, "middle": begin, "end": end, "ends": before,
+            "taps": phase.taps, "tap_step": phase.unit * source_cell, "weight_step": phase.tap_step * tap_weights,
+            "reach": phase.reach, "source_step": phase.hop * source_cell, "target_step": phase.step * target_cell,
+        })  # fmt: skip
         columns = np.concatenate([np.arange(begin, dtype=np.int64), np.arange(end, phase.count, dtype=np.int64)])
         ends.append(phase.ranges(columns, sources))
         before += len(columns)
-    return np.array(table, np.int64), np.concatenate(ends).astype(np.int64)
-
-
-def row_pairs(lists: Lists, source_bytes: int, tap_bytes: int, slots: Ints | None = None) -> Ints:
-    """Pairs of the row lists; `slots` are places in scratch instead of source rows."""
-    return pairs((lists.source if slots is None else slots) * source_bytes, lists.tap * tap_bytes)
+    return ColumnPhase.table(table), np.concatenate(ends)
 
 
 def segments_of(phases: Sequence[Columns], cols: int, count: int) -> list[list[Columns]]:
     """The phases of each of `count` parts of a row of `cols` target columns, empty ones included."""
-    each = -(-cols // count)
+    each = ceil_div(cols, count)
     return [[phase.between(begin, min(begin + each, cols)) for phase in phases] for begin in range(0, cols, each)]

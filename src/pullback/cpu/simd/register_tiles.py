@@ -178,9 +178,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         totals.append(total)
     masks = [some_lanes(builder, builder.sub(n, ir.Constant(I64, v * count)), count) for v in range(vectors)]
     load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
-    store = declare(
-        builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type]
-    )
+    store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
     align, c_index = ir.Constant(I32, size), row_indices(c_row)
     stores = {kind: builder.append_basic_block(f"store{kind}") for kind in (FRESH, ADDED, STREAMED)}
     end = builder.append_basic_block("end")

@@ -30,13 +30,13 @@ def depths_of_block(shape: Shape) -> tuple[int, int]:
     return depth_block, depth_block + (shape.depth_taps - 1) * shape.dilation[0]
 
 
-def tiles_of_block(shape: Shape, tile_bytes: int, depth_block: int, cache_share: float, tiles: tuple[int, int]) -> int:
+def tiles_of_block(shape: Shape, tile_bytes: int, depth_block: int, block_bytes: int, tiles: tuple[int, int]) -> int:
     """Positions of a block, in whole groups of a dilated axis: blocks nearly alike, and even in number.
 
-    Transformed tiles (of `tile_bytes` at a position) take up to a share of the second-level cache, but there are a few in any case.
+    Transformed tiles (of `tile_bytes` at a position) take up to block_bytes, but there are a few in any case.
     """
     fewest, most = tiles
-    in_cache, fitting = int(machine().l2_bytes * cache_share) // tile_bytes, MOST_BLOCK_BYTES // tile_bytes
+    in_cache, fitting = block_bytes // tile_bytes, MOST_BLOCK_BYTES // tile_bytes
     blocks = ceil_div(shape.positions, max(min(in_cache, most), min(ceil_div(fewest, depth_block), fitting), 1))
     if blocks > 1:
         blocks += blocks % 2

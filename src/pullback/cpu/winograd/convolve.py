@@ -65,7 +65,9 @@ def cut_convolution(shape: Shape) -> Cut:
     tile_pitch = round_up(shape.in_channels, shape.lanes) * shape.sum_bytes
     depth_block, slots = depths_of_block(shape)
     tile_bytes = shape.points * tile_pitch * slots * shape.tap_blocks
-    block = tiles_of_block(shape, tile_bytes, depth_block, tuning.CONVOLVE_CACHE, tuning.CONVOLVE_TILES)
+    block = tiles_of_block(
+        shape, tile_bytes, depth_block, int(machine().l2_bytes * tuning.CONVOLVE_CACHE), tuning.CONVOLVE_TILES
+    )
     pieces = shape.groups * ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
     panels = ceil_div(shape.out_channels, packed_filter(shape).panel)
     return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, pieces)), tile_pitch)

@@ -42,7 +42,7 @@ def cut_gradient(shape: Shape) -> Cut:
     rows, vectors = register_tile(dy_block, lanes)
     tile_pitch, sum_pitch = round_up(x_block, lanes) * shape.sum_bytes, round_up(dy_block, vectors * lanes) * shape.sum_bytes
     tile_bytes = shape.points * max(tile_pitch * slots * shape.tap_blocks, sum_pitch * depth_block)
-    block = tiles_of_block(shape, tile_bytes, depth_block, tuning.GRADIENT_CACHE, tuning.GRADIENT_TILES)
+    block = tiles_of_block(shape, tile_bytes, depth_block, tuning.GRADIENT_BYTES, tuning.GRADIENT_TILES)
     all_blocks = ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
     tiles, channel_blocks = shape.positions * shape.target.depth, shape.groups * x_blocks * dy_blocks
     fitting = max(2, tuning.MOST_SUM_BYTES // (channel_blocks * shape.k_blocks * shape.points * x_block * sum_pitch))

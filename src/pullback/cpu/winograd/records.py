@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pullback.cpu.engine.records import Record
 
 TAPS = 3  # of a transformed axis at a time: a longer window is cut into tap blocks of so many

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.simd.transpose import transposed_registers, emit_memory
+from pullback.cpu.simd.transpose import emit_memory, transposed_registers
 from pullback.cpu.simd.vectors import I64, outline, stay_outline
 
 
