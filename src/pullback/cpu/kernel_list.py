@@ -1,7 +1,7 @@
 """Every kernel of the cpu backend: one table per op, tried from top to bottom. The first that can and pays runs.
 
-`can` says why a kernel cannot run a problem, `pays` why the next ones would be quicker, `run` runs it. `pullback.kernel(name)` obeys
-`can` alone. A note says what happens otherwise for some data.
+`can` says why a kernel cannot run a problem, `pays` why the next ones would be quicker, `run` runs it. `pullback.kernel(name)`
+obeys `can` alone. A note says what happens otherwise for some data.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def _sweeps(op: str) -> tuple[Row, ...]:
         Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
         Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
         Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
-        Row(
-            "transposed", conv.can_transpose, conv.transpose_pays, conv.transposed_conv, WEIGHTS, aliases=("turned",)
-        ),  # fmt: skip
+        Row("transposed", conv.can_transpose, conv.transpose_pays, conv.transposed_conv, WEIGHTS, aliases=("turned",)),
         Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
     )
 

@@ -97,7 +97,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     def tile_phase(args, phase, images, depth_cell, rows, cols, lists, area, b, c, n, how):
         """All cells of one phase in a block, run by run.
 
-        rows, cols: (first, end) of its bases. lists: scratch for as many lists of taps as there are slots, so that few are made twice.
+        rows, cols: (first, end) of its bases. lists: scratch for as many lists of taps as there are slots: few are made twice.
         b = (panel, first term, terms of a k-block); c = (address, pitches of images, rows and columns).
         """
         stay_outline()

@@ -39,8 +39,8 @@ def can(problem: Problem) -> str | None:
     window = problem.window
     if problem.layout != "channels_first":
         return "its vectors run over cells, and these lie in channels_last"
-    if window.tap_count != 1 or set(window.stride) != {1} or any((*window.pad_low, *window.pad_high)):
-        return "it is for windows of one cell with stride 1 and no padding"
+    if window.tap_count != 1 or window.input_size != window.output_size or set(window.stride) != {1} or any(window.pad_low):
+        return "it is for windows of one cell, one for each cell"
     if problem.dtype.name not in ("float32", "float64"):
         return "it writes sums as they are, and these must be narrowed"
     return ordinary(problem)
@@ -81,8 +81,8 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     made_bytes = math.prod(problem.output_shape if problem.op == "conv" else problem.input_shape) * wide
     whole_lines = cells * wide % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     given |= {
-        "pieces_each": pieces_each, "piece_blocks": piece_blocks, "block_cells": block, "cells": cells, "k_blocks": k_blocks, "terms": terms,
-        "k_block": k_block, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide, "prefetch_table": ahead,
+        "pieces_each": pieces_each, "piece_blocks": piece_blocks, "block_cells": block, "cells": cells, "k_blocks": k_blocks,
+        "terms": terms, "k_block": k_block, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide, "prefetch_table": ahead,
         "prefetch_lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
     }  # fmt: skip
     scratch = ceil_div(block, 2 * v) * channels * 2 * v * wide

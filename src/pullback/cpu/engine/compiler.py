@@ -1,7 +1,7 @@
 """From kernel source to callable machine code: compile with Numba once, keep the object code on disk, load it without Numba.
 
-A kernel is a Python function (args, piece, scratch), built by its module's `build(lanes, ...)`: `args` is the record of its arguments,
-`piece` the number of the piece of work, `scratch` the address of this thread's working memory.
+A kernel is a Python function (args, piece, scratch), built by its module's `build(lanes, ...)`: `args` is the record of its
+arguments, `piece` the number of the piece of work, `scratch` the address of this thread's working memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Records: blocks of 64-bit words that plans write and kernels read, both by the names of their fields.
 
-A record is a class that names its fields, each a word: `ints` (numbers and addresses) and `floats`. Fields of a parent come first,
-so that what reads those takes any record of a family. Kernels see a record as an address whose attributes are loads at fixed offsets
-(simd/record_types.py).
+A record is a class that names its fields, each a word: `ints` (numbers and addresses) and `floats`. Fields of a parent come
+first, so that what reads those takes any record of a family. Kernels see a record as an address whose attributes are loads at
+fixed offsets (simd/record_types.py).
 """
 
 from __future__ import annotations

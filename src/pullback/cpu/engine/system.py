@@ -21,7 +21,7 @@ def _address(library: Any, name: str) -> int:
 
 @cache
 def system_words() -> Words:
-    """The record `System`. Workers sleep in native code and are kept off the caller's CPU where all of it is there, which is on Linux."""
+    """The record `System`. Workers sleep in native code and stay off the caller's CPU where all of it is there: on Linux."""
     found = dict.fromkeys((name for name, _ in System.FIELDS), 0)
     if sys.platform == "win32":
         found["let_others_run"] = _address(ctypes.WinDLL("kernel32"), "SwitchToThread")

@@ -1,4 +1,4 @@
-"""Plans of the max-pool gradient from winners, channels_last, by gather: where windows overlap so much that scattering costs more."""
+"""Plans of the max-pool gradient from winners, channels_last, by gather: where windows overlap so much that it beats scatter."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Pooling with vectors along whole planes: for channels_first arrays and for few channels.
 
-The source rows of a block are unpacked into scratch (simd/interleave.py), split by the strides of both plane axes and padded, so that
-each tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no tap ever
-leaves it. Places past the end of a row hold rubbish that is not copied out. Along the depth axis of 3-D problems the planes that
-exist are unpacked one behind the other. Offsets named *_at count elements, *_bytes and *_start bytes.
+The source rows of a block are unpacked into scratch (simd/interleave.py), split by the strides of both plane axes and padded, so
+that each tap reads every output of the block at one constant distance: the block is one long run of places, row after row, and no
+tap ever leaves it. Places past the end of a row hold rubbish that is not copied out. Along the depth axis of 3-D problems the
+planes that exist are unpacked one behind the other. Offsets named *_at count elements, *_bytes and *_start bytes.
 """
 
 from __future__ import annotations

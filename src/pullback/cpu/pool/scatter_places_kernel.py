@@ -38,7 +38,8 @@ def make_many_places(checks_rows: bool) -> Any:
                 return builder.load(pointer(builder, address, numbers), align=4)
 
             (
-                taps, cols, rows, by_cols, by_rows, kernel_cols, kernel_rows, dilation, row_dilation, code_step, row_step, plane_step,
+                taps, cols, rows, by_cols, by_rows, kernel_cols, kernel_rows, dilation, row_dilation,
+                code_step, row_step, plane_step,
             ) = (splat(builder.extract_value(steps, i)) for i in range(12))  # fmt: skip
             code = builder.zext(masked_load(builder, code_at, ir.VectorType(I8, MANY), some_lanes(builder, n, MANY)), numbers)
             sixteen = ir.Constant(numbers, [16] * MANY)

@@ -15,5 +15,5 @@ SCATTER_OUTPUT = 0.55  # to add an output to its winner, where windows do not ov
 SCATTER_OVERLAP = 0.85  # the same where they do, and additions wait for each other
 PHASES_WRITE, PHASES_ELEMENT = 0.03, 0.09  # to write an element of dx, and to make one lane of the registers that hold it
 PHASES_TAP = 0.035  # to compare one winner with one tap
-# Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; for each window asked.
+# Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; and for each tap.
 GATHER_CELL, GATHER_FOUR, GATHER_FOUR_TAP, GATHER_TWO, GATHER_TWO_TAP = 5.0, 2.5, 2.1, 2.5, 1.4

@@ -1,7 +1,7 @@
 """Records (engine/records.py) as kernels see them: an address whose attributes are loads at fixed offsets.
 
-`args.field` reads a word, `args.field = value` writes one, `args.field_at` is where it lies. What no thread changes while a kernel runs is
-read by invariant loads, which LLVM takes out of loops and does once.
+`args.field` reads a word, `args.field = value` writes one, `args.field_at` is where it lies. What no thread changes while a
+kernel runs is read by invariant loads, which LLVM takes out of loops and does once.
 """
 
 from __future__ import annotations

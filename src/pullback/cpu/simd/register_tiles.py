@@ -247,15 +247,14 @@ def _flat(ctx: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
 def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
     """tiles(count, a, b, c, k, more): C[r, 0:n] = (or +=) the sum over t < blocks, i < depth of A(r, t, i) * B(t, i, :), r < count.
 
-    count: rows of the tile, from 1 to `rows`. Distances are in bytes, tables of int64; 0 for no table.
-    a = (address, table, row, step): A(r, t, i) is the wide scalar at address + table[t] + r * row + i * step.
-    b = (address, table, unit, step): B(t, i) are `vectors` wide vectors at address + table[t] * unit + i * step; without a table each
-    k-block begins right after the one before.
-    c = (address, row, n, how): C[r] lies at address + r * row; of it only n elements are touched. how: FRESH, ADDED or STREAMED.
-    k = (blocks, depth): k-blocks, and terms of each.
-    more = (): nothing; (ahead, table, lines): at the beginning of each k-block the next `lines` of a table are prefetched, from
-    `ahead` on (all at once they would hold up the loads of the tile); (ranges, lane): k-block t adds to the lanes of its range only,
-    first and how many at ranges[t], where lanes are counted from `lane`, the number of the tile's first one.
+    count: rows of the tile, from 1 to `rows`. Distances are in bytes, tables of int64; 0 for no table. a = (address, table, row,
+    step): A(r, t, i) is the wide scalar at address + table[t] + r * row + i * step. b = (address, table, unit, step): B(t, i) are
+    `vectors` wide vectors at address + table[t] * unit + i * step; without a table each k-block begins right after the one
+    before. c = (address, row, n, how): C[r] lies at address + r * row; of it only n elements are touched. how: FRESH, ADDED or
+    STREAMED. k = (blocks, depth): k-blocks, and terms of each. more = (): nothing; (ahead, table, lines): at the beginning of
+    each k-block the next `lines` of a table are prefetched, from `ahead` on (all at once they would hold up the loads of the
+    tile); (ranges, lane): k-block t adds to the lanes of its range only, first and how many at ranges[t], where lanes are counted
+    from `lane`, the number of the tile's first one.
     """
 
     @intrinsic

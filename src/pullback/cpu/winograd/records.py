@@ -102,4 +102,4 @@ class PartialSums(Tiles, Sums):
 class Finish(Filter, Sums):
     """The gradient of one channel of x with all channels of dy, of one group, from the sums of all splits."""
 
-    ints = "table_start stage_start"  # in scratch: addresses of a tile's taps; a cell for taps that are none, then transposed weights
+    ints = "table_start stage_start"  # in scratch: addresses of a tile's taps; a cell for absent taps, then transposed weights
