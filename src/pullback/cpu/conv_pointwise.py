@@ -44,8 +44,8 @@ def takes_pointwise(problem: Problem) -> str | None:
     window = problem.window
     if problem.layout != "channels_first":
         return "its vectors run over cells, and these lie in channels_last"
-    if window.tap_count != 1 or set(window.stride) != {1} or any((*window.pad_low, *window.pad_high)):
-        return "it is for windows of one cell with stride 1 and no padding"
+    if window.tap_count != 1 or window.input_size != window.output_size or set(window.stride) != {1} or any(window.pad_low):
+        return "it is for windows of one cell, one for each cell"
     if problem.dtype.name not in ("float32", "float64"):
         return "it writes sums as they are, and these must be narrowed"
     return ordinary(problem)
