@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,12 +66,3 @@ def small_calls(dtype: Any = np.float32) -> Iterator[Call]:
         # Strides that no second window follows, and cells that no window reads.
         yield from conv_arguments(layout, 1, 3, 4, (2, 9), kernel=(1, 1), stride=(2, 9), dtype=dtype)
         yield from conv_arguments(layout, 1, v, v, (3, 5), kernel=(2, 3), stride=(3, 4), dtype=dtype)
-
-
-def forget_conv_plans() -> None:
-    """Let the next call make its plan anew."""
-    for name, module in sorted(sys.modules.items()):
-        if name.startswith("pullback.cpu.conv"):
-            for value in vars(module).values():
-                if hasattr(value, "cache_clear"):
-                    value.cache_clear()

@@ -58,20 +58,6 @@ def pool_calls(x: np.ndarray, window: Any, **keywords: Any) -> Calls:
     return {name: bind(*call) for name, call in pool_arguments(x, 1, window, **keywords).items()}
 
 
-def plan_modules() -> list[Any]:
-    """The modules of the cpu backend in which pooling plans are made."""
-    pb.backends()
-    return [module for name, module in sorted(sys.modules.items()) if name.startswith("pullback.cpu.pool")]
-
-
-def forget_plans() -> None:
-    """Let the next call make its plan anew."""
-    for module in plan_modules():
-        for value in vars(module).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
-
-
 def reals(shape: tuple[int, ...], seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 

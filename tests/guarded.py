@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from cpu_calls import LAYOUTS, as_tuple, assert_close, forget_plans, plan_modules, pool_arguments, shaped
+from cpu_calls import LAYOUTS, as_tuple, assert_close, pool_arguments, shaped
 from guarded_memory import Memory, bare_memory
 
 import pullback as pb
-from pullback import cpu
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import stream_from
+from pullback.cpu.engine.plan_cache import release_plans
 from pullback.registry import kernels_for
 
 WINDOWS: tuple[dict[str, Any], ...] = (
@@ -56,11 +57,7 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
 
 def main(dtype: str, side: str, stores: str) -> None:
     memory = bare_memory(side)
-    deciding = [module for module in plan_modules() if hasattr(module, "streams")]
-    assert deciding, "nobody decides on streaming stores any more"
-    for module in deciding:
-        module.streams = lambda total_bytes: stores == "streaming"
-    cpu.prefers_gather = cpu.prefers_phases = lambda problem: True  # what would cost more must be safe as well
+    stream_from(0 if stores == "streaming" else 1 << 62)
     seen: dict[str, int] = {}
     for x, options in cases(dtype):
         window = options.pop("window")
@@ -70,7 +67,7 @@ def main(dtype: str, side: str, stores: str) -> None:
             for kernel in kernels_for(op, "cpu"):
                 if kernel.backend != "cpu":
                     continue
-                forget_plans()  # their tables lie in guarded memory too, which is for one call
+                release_plans()  # their tables lie in guarded memory too, which is for one call
                 guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
                 try:
                     with memory.in_use(), pb.backend("cpu"), pb.kernel(kernel.name):

@@ -6,17 +6,16 @@ import json
 import sys
 
 import numpy as np
-from conv_calls import forget_conv_plans, small_calls, with_infinity
+from conv_calls import small_calls, with_infinity
 from guarded_memory import bare_memory
 
 import pullback as pb
-from pullback.cpu.conv import pointwise as conv_pointwise
+from pullback.cpu.engine.plan_cache import release_plans
 from pullback.registry import kernels_for
 
 
 def main(dtype: str, side: str) -> None:
     memory = bare_memory(side)
-    conv_pointwise.TURNED = 1e9  # it takes what another kernel would do more quickly, too
     seen: dict[str, int] = {}
     calls = list(small_calls(dtype))
     odd = [(op, with_infinity(arguments, op), keywords) for op, arguments, keywords in calls if keywords.get("padding")]
@@ -26,7 +25,7 @@ def main(dtype: str, side: str) -> None:
         for kernel in kernels_for(op, "cpu"):
             if kernel.backend != "cpu":
                 continue
-            forget_conv_plans()
+            release_plans()
             guarded = [memory.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
             try:
                 with memory.in_use(), pb.backend("cpu"), pb.kernel(kernel.name), pb.threads(1):

@@ -2,8 +2,8 @@
 
     python tools/compare_versions.py ../before/src src [--op conv] [--layout channels_last] [--threads 2] [--rounds 7]
 
-Each checkout runs in a process of its own; before either is timed, both have run the case once. Prints each case whose bits differ or
-whose time is more than 5 % longer, then the geometric mean of time before / time after by op and layout.
+Each checkout runs in a process of its own; before either is timed, both have run the case once. Prints each case whose bits
+differ or whose time is more than 5 % longer, then the geometric mean of time before / time after by op and layout.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ def main() -> None:
         means.setdefault((op, layout), []).append((best, middle))
         if hashes[0] != hashes[1] or max(best, middle) < 0.95:
             differ += hashes[0] != hashes[1]
-            print(f"{'BITS ' if hashes[0] != hashes[1] else ''}{op} {case} {layout}: best {best:.2f} median {middle:.2f}", flush=True)
+            print(
+                f"{'BITS ' if hashes[0] != hashes[1] else ''}{op} {case} {layout}: best {best:.2f} median {middle:.2f}",
+                flush=True,
+            )
     for (op, layout), ratios in means.items():
         best, middle = (math.exp(sum(math.log(ratio[i]) for ratio in ratios) / len(ratios)) for i in (0, 1))
         print(f"{op:28} {layout:15} {len(ratios):3} cases  best {best:.3f}  median {middle:.3f}")

@@ -45,8 +45,8 @@ class KernelError(RuntimeError):
 class Kernel:
     """A registered kernel.
 
-    `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding. `note`: what it does otherwise
-    for some data, which cannot be seen from a problem. `aliases`: older names, or names of several kernels together.
+    `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding. `note`: what it does
+    otherwise for some data, which cannot be seen from a problem. `aliases`: older names, or names of several kernels together.
     """
 
     op: str

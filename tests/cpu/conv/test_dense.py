@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conv_calls import CONV_OPS, conv_arguments, forget_conv_plans, lanes, small_calls
+from conv_calls import CONV_OPS, conv_arguments, lanes, small_calls
 from cpu_calls import LAYOUTS, guarded_calls, run_python
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
-from pullback.cpu.conv import direct as conv_direct
-from pullback.cpu.conv import pointwise as conv_pointwise
+from pullback.cpu.engine.pieces import stream_from
+from pullback.cpu.engine.plan_cache import release_plans
 from pullback.registry import kernels_for
 
 DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own
@@ -92,19 +92,15 @@ def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> No
     ],
     ids=str,
 )
-def test_results_past_the_cache_are_the_same(
-    layout: str, kernel: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_past_the_cache_are_the_same(layout: str, kernel: str, options: dict[str, Any]) -> None:
     calls = conv_arguments(layout, 2, 64, 160, **{"size": (21, 19), "kernel": (1, 1), **options})
     for op, arguments, keywords in calls[:2]:
-        asked: list[int] = []
-        for module in (conv_direct, conv_pointwise):
-            monkeypatch.setattr(module, "streams", lambda moved, asked=asked: asked.append(moved) is None)
-        forget_conv_plans()
+        stream_from(0)
+        release_plans()
         with pb.backend("cpu"), pb.kernel(kernel):
             found = getattr(pb, op)(*arguments, **keywords)
-        forget_conv_plans()
-        assert asked, "nobody asked whether to stream"
+        stream_from(None)
+        release_plans()
         np.testing.assert_array_equal(found, reference(op, arguments, keywords))
 
 

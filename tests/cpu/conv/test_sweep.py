@@ -13,10 +13,10 @@ from conv_calls import CONV_OPS, conv_arguments
 from cpu_calls import LAYOUTS
 
 import pullback as pb
-from pullback.cpu.conv.filter_order import own_order
 from pullback.cpu.conv import cells as conv_cells
 from pullback.cpu.conv import direct as conv_direct
 from pullback.cpu.conv import filter_gradient as conv_filter
+from pullback.cpu.conv.filter_order import own_order
 from pullback.cpu.conv.sweep import AxisPhase, forward_phase, gradient_phases, lies_far, sweep_of, with_idle
 from pullback.cpu.depthwise import cells as depthwise_cells
 from pullback.cpu.depthwise import planes as depthwise_planes

@@ -79,7 +79,7 @@ def filter_mib(name: str) -> float:
 def test_no_hidden_copies(layout: str) -> None:
     found = json.loads(run_python(MEASURE, layout))
     kernels = {what.split()[-1] for what in found}
-    assert {"direct", "winograd", "cells", "group_cells" if layout == "channels_last" else "planes"} <= kernels
+    assert {"direct", "winograd", "cells", "group_cells" if layout == "channels_last" else "group_planes"} <= kernels
     beyond = {}
     for what, kilobytes in found.items():
         name, op, kernel = what.rsplit(" ", 2)
@@ -125,8 +125,8 @@ def test_sums_of_large_windows_are_bounded(channels: int, window: int) -> None:
     x, f = np.empty((4, 64, 64, channels), np.float32), np.empty((window, window, channels, channels), np.float32)
     problem = pb.explain("conv_grad_filter", x, x, f.shape, padding=window // 2).problem
     plans = gradient_plans(problem)
-    stretches = (-(-window // 3)) ** 2
-    one_set = stretches * 36 * channels * channels * 4
+    tap_blocks = (-(-window // 3)) ** 2
+    one_set = tap_blocks * 36 * channels * channels * 4
     assert plans.sum_bytes <= max(64 << 20, 2 * one_set) * 1.01
     assert plans.sum_bytes >= 2 * one_set, "one share would leave the other threads without work"
 
@@ -146,9 +146,9 @@ def test_release_memory_gives_working_memory_back() -> None:
     x, f = np.ones((2, 64, 64, 64), np.float32), np.ones((3, 3, 64, 64), np.float32)
     with pb.backend("cpu"), pb.threads(2):
         y = pb.conv(x, f)
-        assert sum(room.size for room in threads._rooms) > 0
+        assert sum(block.size for block in threads._free) > 0
         assert pb.release_memory() > 0
-        assert not threads._rooms
+        assert not threads._free
         assert np.array_equal(pb.conv(x, f), y)
 
 

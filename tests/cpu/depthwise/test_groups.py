@@ -14,7 +14,6 @@ from cpu_calls import LAYOUTS, guarded_calls
 import pullback as pb
 from pullback.cpu.depthwise import cells as depthwise_cells
 from pullback.cpu.depthwise import tuning as depthwise_tuning
-from pullback.cpu.depthwise.ops import KERNELS
 from pullback.cpu.engine.machine import machine
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
@@ -134,7 +133,7 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
     for each, spread in ((lanes(), False), (2, True)):
         *call, options = arguments(layout, (3, each, each), {"size": (6, 7), "kernel": (3, 3)}, np.float32)[op]
         told = str(pb.explain(op, *call, **options))
-        name = "group_cells" if layout == "channels_last" else "planes"
+        name = "group_cells" if layout == "channels_last" else "group_planes"
         assert (f"runs      cpu/{name}" in told) == spread, told
         assert ("fill them well enough" in told) != spread, told
 
@@ -151,6 +150,6 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
     seen = guarded_calls("guarded_depthwise.py", dtype, side, stores)
-    names = set(KERNELS) if machine().masks_memory else {"planes", "group_cells"}
+    names = {"group_planes", "group_cells", *(("slide", "flat") if machine().masks_memory else ())}
     assert set(seen) == {f"{op}/{name}" for op in OPS for name in names}
     assert min(seen.values()) >= 10, seen

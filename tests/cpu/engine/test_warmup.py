@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import call, cases, with_nan
-from cpu_calls import forget_plans, run_python
+from cpu_calls import run_python
 
 import pullback as pb
 from pullback import ort, registry, tfjs
 from pullback.cli import main, warmup_command
-from pullback.cpu.engine import compiler, warmup
+from pullback.cpu.engine import compiler, plan_cache, warmup
 from pullback.cpu.engine.machine import machine
 
 NO_NUMBA = """
@@ -60,7 +60,7 @@ def test_a_warmup_asks_only_for_what_it_says(tmp_path: Path, monkeypatch: pytest
     """In a cache of its own: float64 averages ask for no maxima and no other dtype."""
     monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setattr(compiler, "_loaded", {})
-    forget_plans()
+    plan_cache.release_plans()
     [task] = [task for task in warmup.tasks(["float64"]) if task.op == "avg_pool"]
     count = warmup.run(task)
     names = {path.name for path in compiler.cache_folder().glob("*.o")}

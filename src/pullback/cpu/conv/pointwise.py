@@ -82,8 +82,8 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     whole_lines = cells * wide % LINE == 0 and made_bytes >= SMALLEST  # smaller arrays are not aligned
     given |= {
         "pieces_each": pieces_each, "piece_blocks": piece_blocks, "block_cells": block, "cells": cells, "k_blocks": k_blocks,
-        "terms": terms, "k_block": k_block, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide, "prefetch_table": ahead,
-        "prefetch_lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
+        "terms": terms, "k_block": k_block, "wide_table": steps * 2 * v * wide, "narrow_table": steps * v * wide,
+        "prefetch_table": ahead, "prefetch_lines": lines, "stream": int(whole_lines and streams(moved_bytes(problem))),
     }  # fmt: skip
     scratch = ceil_div(block, 2 * v) * channels * 2 * v * wide
     compiled = Variant("conv.pointwise", "sweep", problem.dtype.name)
