@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 import numpy as np
+from cpu.winograd.test_winograd import LAYOUTS, OPS, arrays
 from guarded_memory import bare_memory
-from test_cpu_winograd import LAYOUTS, OPS, arrays
 
 import pullback as pb
 from pullback.cpu.engine.machine import machine

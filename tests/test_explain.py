@@ -39,7 +39,9 @@ def test_explain_names_the_kernel_that_runs(each_backend: str, op: str) -> None:
     assert text[0].startswith(f"{op} {X.shape} -> ")
     assert text[0].endswith(f"float32 channels_last, backend {each_backend!r}")
     assert [line for line in text if line.startswith("  runs ")] == [f"  runs      {chosen.backend}/{chosen.name}"]
-    assert len(text) == 1 + len(explanation.verdicts)
+    notes = [line.strip() for line in text if line.startswith(" " * 12)]
+    assert notes == ([chosen.note] if chosen.note else [])  # what happens otherwise for some data
+    assert len(text) == 1 + len(explanation.verdicts) + len(notes)
 
 
 @pytest.mark.parametrize("op", OPS)

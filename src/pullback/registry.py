@@ -359,9 +359,20 @@ def _nameless(run: Run) -> Run:
     return without_name
 
 
+_chosen: dict[Any, Run] = {}  # by problem and selection: asking the kernels again takes longer than a small kernel runs
+MOST_CHOSEN = 1024
+
+
 def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
     """Run a problem on the kernel chosen for it."""
-    return chosen_kernel(problem).run(problem, *arrays)
+    key = (problem, selection())
+    run = _chosen.get(key)
+    if run is None:
+        run = chosen_kernel(problem).run
+        if len(_chosen) >= MOST_CHOSEN:
+            _chosen.clear()
+        _chosen[key] = run
+    return run(problem, *arrays)
 
 
 def selection() -> tuple[str, str | None, str, int]:

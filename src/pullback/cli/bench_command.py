@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pullback.cli import scaling_command
+from pullback.cli import kernels_command, scaling_command
 from pullback.cli.bench_options import check_files, check_plot, check_settings, narrow
 from pullback.cli.console import progress
 
@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   pullback bench --peer none                              our own times and the physical limit, no peers
   pullback bench plot results.json ratios.png             draw a run again from its JSON
   pullback bench scaling --plot scaling.svg               time against batch, channels, size and threads, ours alone
+  pullback bench kernels                                  what each kernel gains over the next one of its list
 
 Each task is first checked against the reference backend in float64, then everybody takes turns on the same data.
 Exit status 1 if one of our own results was wrong or missing, 2 for a bad request; losing a case is no error.
@@ -58,8 +59,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios (.png or .svg, needs matplotlib)")
     parser.add_argument("--list", action="store_true", help="print ops, cases and peers, and run nothing")
     parser.set_defaults(run=run)
-    actions = parser.add_subparsers(title="instead of running", metavar="scaling or plot")
+    actions = parser.add_subparsers(title="instead of running", metavar="scaling, kernels or plot")
     scaling_command.add(actions)
+    kernels_command.add(actions)
     plot = actions.add_parser("plot", help="draw a run again from its JSON", description="Draws a saved run.")
     plot.add_argument("results", type=Path, help="what --json wrote")
     plot.add_argument("picture", type=Path, help="the .png or .svg file to write")

@@ -27,7 +27,7 @@ MEASURE = """
 import json, sys
 import pullback as pb
 from peak_memory import peak_beyond
-from test_cpu_conv_memory import CASES, calls
+from cpu.conv.test_working_memory import CASES, calls
 
 found = {}
 with pb.backend("cpu"), pb.threads(2):
