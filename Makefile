@@ -8,7 +8,7 @@ PEERS := .peers
 JOBS ?= 2
 SECONDS ?= 600
 
-.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow fuzz peers bench clean help
+.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow fuzz fit peers bench clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test-slow: $(VENV)/ready ## the soak tests
 
 fuzz: $(VENV)/ready ## random calls against the reference, for SECONDS=600 seconds; SEED=7 repeats a run, FUZZ='--op conv' narrows
 	$(VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+
+fit: $(VENV)/ready ## measure the costs of cpu/pool/tuning.py on this machine, beside those in use
+	$(VENV)/bin/python tools/fit.py
 
 peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchmark, ONNX Runtime's training build and TF.js (needs node)
 

@@ -75,7 +75,7 @@ def test_a_folder_that_another_process_removes_first(cache: Path, monkeypatch: p
 def test_kernels_are_compiled_again_into_a_removed_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(compiler.cache_folder())
     monkeypatch.setattr(compiler, "_loaded", {})
-    assert compiler.code(compiler.Variant("threading_loop", "lead")).address != 0
+    assert compiler.code(compiler.Variant("engine.threads", "lead")).address != 0
     assert len(list(compiler.cache_folder().glob("*.o"))) == 1
 
 

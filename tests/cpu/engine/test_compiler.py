@@ -17,7 +17,7 @@ import pullback as pb
 from pullback.cpu.engine import compiler, object_files
 from pullback.cpu.engine.compiler import Variant
 
-VARIANT = Variant("threading_loop", "lead")  # the quickest to compile
+VARIANT = Variant("engine.threads", "lead")  # the quickest to compile
 
 # What a user does, with what it cost: a digest of the answer and the number of kernels compiled.
 USE = """
@@ -131,7 +131,7 @@ if "assigned" in sys.argv:
     before = {name: value for name, value in vars(config).items() if name.isupper()}
     theirs = numba.core.registry.cpu_target.target_context._internal_codegen
     assert numba.njit(lambda x: x + 1)(2) == 3
-for variant in (Variant("threading_loop", "lead"), Variant("matrix", "transpose"), Variant("roofs", "fill")):
+for variant in (Variant("engine.threads", "lead"), Variant("conv.transpose", "transpose"), Variant("engine.roofs", "fill")):
     assert code(variant).address
 if "assigned" in sys.argv:
     assert before == {name: value for name, value in vars(config).items() if name.isupper()}
@@ -199,35 +199,44 @@ def test_no_home_no_cache(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) ->
     assert compiled(VARIANT) == 1
 
 
-FINGERPRINT = "from pullback.cpu import compiler; print(compiler._fingerprint())"
+KEYS = """
+from pullback.cpu.engine import compiler
+assert compiler.__file__.startswith({folder!r})
+print(compiler._fingerprint(), compiler._source_hash("pool.rows"), compiler._source_hash("conv.direct"))
+"""
 
 
-def test_the_fingerprint_follows_sources_version_and_width(tmp_path: Path) -> None:
-    package = Path(pb.__file__).parent
+def test_the_keys_follow_sources_version_and_width(tmp_path: Path) -> None:
+    """A folder for versions and machine; in it, each kernel by the sources that it is compiled from."""
     copy = tmp_path / "pullback"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(pb.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def fingerprint(**environment: str) -> str:
-        return run_python(
-            FINGERPRINT + f"\nassert compiler.__file__.startswith({str(tmp_path)!r})", PYTHONPATH=str(tmp_path), **environment
-        ).split()[0]
+    def keys(**environment: str) -> tuple[str, str, str]:
+        folder, rows, direct = run_python(KEYS.format(folder=str(tmp_path)), PYTHONPATH=str(tmp_path), **environment).split()
+        return folder, rows, direct
 
-    untouched = fingerprint()
-    assert fingerprint() == untouched
-    seen = {untouched}
-    for edited in ("cpu/kernels/pool_rules.py", "cpu/kernels/vectors.py", "cpu/compiler.py", "__init__.py"):
+    untouched = keys()
+    assert keys() == untouched
+    changed = {
+        "cpu/pool/rules_kernel.py": (False, True, False),
+        "cpu/pool/records.py": (False, True, False),
+        "cpu/conv/direct_kernel.py": (False, False, True),
+        "cpu/simd/vectors.py": (False, True, True),
+        "cpu/engine/records.py": (False, True, True),
+        "cpu/engine/compiler.py": (True, False, False),
+        "__init__.py": (True, False, False),
+        "cpu/pool/rows.py": (False, False, False),  # a plan
+        "ops/pool.py": (False, False, False),
+    }
+    for edited, expected in changed.items():
         source = copy / edited
         text = source.read_text()
-        source.write_text(
-            text.replace('__version__ = "', '__version__ = "7.') if edited == "__init__.py" else text + "# edited\n"
-        )
-        seen.add(fingerprint())
+        is_version = edited == "__init__.py"
+        source.write_text(text.replace('__version__ = "', '__version__ = "7.') if is_version else text + "# edited\n")
+        assert tuple(a != b for a, b in zip(keys(), untouched, strict=True)) == expected, edited
         source.write_text(text)
-    assert fingerprint() == untouched
-    seen |= {fingerprint(PULLBACK_VECTOR_BYTES=width) for width in ("16", "32", "64")} - {untouched}
-    assert len(seen) >= 5 + 2
-    (copy / "ops" / "pool.py").write_text((copy / "ops" / "pool.py").read_text() + "# edited\n")
-    assert fingerprint() == untouched
+    assert keys() == untouched
+    assert len({keys(PULLBACK_VECTOR_BYTES=width)[0] for width in ("16", "32", "64")}) == 3
 
 
 def test_a_new_shape_never_compiles() -> None:

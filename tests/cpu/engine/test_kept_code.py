@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cpu_calls import run_python
 
 from pullback.cpu.engine import compiler, kept_code
 from pullback.cpu.engine.compiler import Variant
+from pullback.cpu.engine.kernel_records import Lead
 from pullback.cpu.engine.object_files import is_loadable
 
-VARIANT = Variant("threading_loop", "lead")  # the quickest to compile
+VARIANT = Variant("engine.threads", "lead")  # the quickest to compile
 
 with_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owner and no mode bits there")
 elf_only = pytest.mark.skipif(sys.platform != "linux", reason="other formats are known by their first bytes alone")
@@ -88,12 +88,11 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no symbol": lambda header: {**header, "symbol": None},
     "a number for a symbol": lambda header: {**header, "symbol": 7},
     "another symbol": lambda header: {**header, "symbol": header["symbol"] + "x"},
-    "no parameters": lambda header: {**header, "parameters": None},
-    "parameters in a word": lambda header: {**header, "parameters": "job"},
-    "a parameter without a kind": lambda header: {**header, "parameters": [["job"]]},
-    "a parameter of another kind": lambda header: {**header, "parameters": [["job", "str"]]},
-    "a number for a parameter": lambda header: {**header, "parameters": [[1, "int"]]},
-    "another variant": lambda header: {**header, "variant": "threading_loop-follow-float32"},
+    "no fields": lambda header: {**header, "fields": None},
+    "fields in a word": lambda header: {**header, "fields": "job"},
+    "a field in a list": lambda header: {**header, "fields": [["job"]]},
+    "a number for a field": lambda header: {**header, "fields": [1]},
+    "another variant": lambda header: {**header, "variant": "engine.threads-follow-float32"},
     "no variant": lambda header: {key: value for key, value in header.items() if key != "variant"},
 }
 
@@ -137,6 +136,7 @@ def test_a_whole_file_with_other_code(change: Callable[[bytes], bytes], file: Pa
 # Every byte that LLVM reads in order to find its way is changed in turn. What is still taken for loadable must not end the process.
 DAMAGE = """
 import pathlib, random, sys
+from pullback.cpu.engine.kernel_records import Lead
 from pullback.cpu.engine.compiler import _link
 from pullback.cpu.engine.object_files import is_loadable
 import json
@@ -323,7 +323,6 @@ def test_an_interrupted_write_leaves_nothing(file: Path, monkeypatch: pytest.Mon
     assert list(file.parent.iterdir()) == []
 
 
-def test_arguments_are_as_they_were_kept(whole: bytes, file: Path) -> None:
+def test_fields_are_as_they_were_kept(whole: bytes, file: Path) -> None:
     compiled()
-    assert [list(pair) for pair in compiler.code(VARIANT).parameters] == parts(whole)[0]["parameters"]
-    assert compiler.code(VARIANT).pack(**dict.fromkeys(dict(compiler.code(VARIANT).parameters), 1)).dtype == np.int64
+    assert list(compiler.code(VARIANT).fields) == parts(whole)[0]["fields"] == [name for name, _ in Lead.FIELDS]

@@ -18,6 +18,7 @@ import pullback as pb
 from pullback import settings
 from pullback.cpu.engine import system, threads
 from pullback.cpu.engine.compiler import Variant, code
+from pullback.cpu.engine.kernel_records import Follow, Job, System
 from pullback.registry import kernels_for
 
 
@@ -201,11 +202,12 @@ class Waiting:
     """A kernel whose every piece waits so long for a job that never opens: a worker's part, where it may not sleep."""
 
     def __init__(self, spins: int) -> None:
-        compiled = code(Variant("threading_loop", "follow"))
-        self.result, self._job = np.zeros(1, np.int64), np.zeros(threads.JOB_WORDS, np.int64)
-        self._system = np.zeros(len(system.WORDS), np.int64)
+        compiled = code(Variant("engine.threads", "follow"))
+        self.result, self._job = np.zeros(1, np.int64), np.zeros(len(Job.FIELDS), np.int64)
+        self._system = np.zeros(len(System.FIELDS), np.int64)
         places = {"job": self._job, "system": self._system, "result": self.result}
-        self._block = compiled.pack(spins=spins, seen=7, **{name: array.ctypes.data for name, array in places.items()})
+        addresses = {name: array.ctypes.data for name, array in places.items()}
+        self._block = Follow.pack({"spins": spins, "seen": 7, **addresses})
         self.address, self.arguments = compiled.address, self._block.ctypes.data
 
 
@@ -222,7 +224,7 @@ def test_a_job_of_very_many_pieces(count: int) -> None:
 def test_workers_that_fell_asleep_come_back(futex: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has a futex workers sleep in native code, else in Python."""
     if not futex:
-        only = np.where(np.array(system.WORDS) == "let_others_run", system.system_words(), 0)
+        only = np.where(np.arange(len(System.FIELDS)) == System.place("let_others_run"), system.system_words(), 0)
         monkeypatch.setattr(threads, "system_words", lambda: only)
     workers = threads.Pool()
     long = Waiting(spins=200_000)  # some milliseconds a piece

@@ -65,7 +65,7 @@ def test_a_warmup_asks_only_for_what_it_says(tmp_path: Path, monkeypatch: pytest
     count = warmup.run(task)
     names = {path.name for path in compiler.cache_folder().glob("*.o")}
     assert count == len(names) == len(compiler._loaded)
-    assert all(name.startswith("threading_loop") or ("-avg_" in name and "float64" in name) for name in names), names
+    assert all(name.startswith("engine.threads") or ("-avg_" in name and "float64" in name) for name in names), names
     assert warmup.run(task) == 0
 
 

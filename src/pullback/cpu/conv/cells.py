@@ -135,7 +135,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
     }  # fmt: skip
     pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups
     last = problem.layout == "channels_last"
-    compiled = Variant("conv.cells", "sweep" if padded else "skip", problem.dtype.name, (("first", not last),))
+    compiled = Variant("conv.cells", "sweep" if padded else "skip", problem.dtype.name, (("channels_first", not last),))
     swept = make_plan(compiled, CellsSweep, pieces, scratch, work_of(sweep, terms), given, tuple(kept))
     packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = padded and sweep.is_padded

@@ -24,7 +24,7 @@ from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_ou
 range_at, RANGE_BYTES = records_at(LaneRange), LaneRange.BYTES
 
 
-def build(lanes: Any, first: bool) -> dict[str, Any]:
+def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     widen_run, narrow_run = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
@@ -36,7 +36,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     def pack_cells(source, channel_bytes, step_bytes, cells, channels, target, plane_bytes):
         """Cells `step_bytes` apart, as runs in the planes of their channels."""
         stay_outline()
-        if not first:
+        if not channels_first:
             transpose(source, step_bytes, target, plane_bytes, cells, channels)
         elif step_bytes == SIZE:
             for c in range(channels):
@@ -168,7 +168,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                 origin + (h * args.to_h + phase.start_h) * args.target_row + (w0 * args.to_w + phase.start_w) * args.target_cell
             )
             line = made + (h - h0) * args.line_places * WIDE
-            if not first:
+            if not channels_first:
                 transpose_back(line, args.buffer_row, out, args.to_w * args.target_cell, args.out_channels, cols)
             else:
                 for n in range(args.out_channels):

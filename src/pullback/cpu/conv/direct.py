@@ -187,13 +187,13 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
         "volume_bytes": volume,
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": phases, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
-        "list_bytes": list_bytes, "slots": slots, "cuts": cuts,
+        "list_bytes": list_bytes, "list_slots": slots, "cuts": cuts,
         "cut_bytes": k_block * wide, "buffered": int(buffered), "redo": None,
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "k_block": k_block if prefetches else 0, "prefetch_table": ahead, "prefetch_lines": lines,
     }  # fmt: skip
     pieces = ceil_div(sweep.images, blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
-    compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("first", not last),))
+    compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("channels_first", not last),))
     swept = make_plan(compiled, DirectSweep, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded

@@ -27,11 +27,11 @@ NO_CELLS = -(1 << 40)  # the width of a row that lies outside: no cell of it is 
 list_at, LIST_BYTES = records_at(TapList), TapList.BYTES
 
 
-def build(lanes: Any, first: bool) -> dict[str, Any]:
+def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load_some, splat = lanes.load_some, lanes.splat
     _, narrow_run = make_runs(lanes)
-    pack_row = make_pack_row(lanes, first=first)
+    pack_row = make_pack_row(lanes, channels_first=channels_first)
     transpose_back = make_transpose(lanes, widen=False)
     ROWS = tile_size(lanes, 2)
     tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
@@ -97,7 +97,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     def tile_phase(args, phase, images, depth_cell, rows, cols, lists, area, b, c, n, how):
         """All cells of one phase in a block, run by run.
 
-        rows, cols: (first, end) of its bases. lists: scratch for as many lists of taps as there are slots: few are made twice.
+        rows, cols: (first, end) of its bases. lists: scratch for as many lists of taps as there are list slots: few are made twice.
         b = (panel, first term, terms of a k-block); c = (address, pitches of images, rows and columns).
         """
         stay_outline()
@@ -112,7 +112,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         if args.runs != ROWS_OF_CELLS:
             whole0, whole1 = whole_range(col_axis, args.step_w, args.in_cols)
             outer, inner = 1, images
-        for slot in range(args.slots):
+        for slot in range(args.list_slots):
             list_at(lists + slot * args.list_bytes, 0).above = -1
         for i0 in range(outer):
             for h in range(row0, row1):
@@ -126,7 +126,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
                         end = min(whole1, col1)
                     else:
                         left, right = tap_range(col_axis, w * args.step_w, args.in_cols)
-                    slot = above + 3 * below + 2 * left + 5 * right & args.slots - 1
+                    slot = above + 3 * below + 2 * left + 5 * right & args.list_slots - 1
                     taps = list_at(lists + slot * args.list_bytes, 0)
                     if not is_listed(taps, above, below, left, right):
                         list_taps(args, taps, axes, columns, d0, d1)
@@ -154,7 +154,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         """Whether a block of the target holds anything that is not finite."""
         stay_outline()
         count, others, other_bytes = (channels, cols, args.target_cell)
-        if first:
+        if channels_first:
             count, others, other_bytes = cols, channels, args.target_channel
         zero = splat(0.0)
         sums = zero
@@ -189,13 +189,13 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     @inline
     def copy_out(args, made, c_image, c_plane, c_row, c_cell, origin, images, depths, rows, cols, n):
         """A buffered block of results to the target: whole planes at once where rows follow each other, else row by row."""
-        run_rows = rows if first and cols == args.out_cols else 1
+        run_rows = rows if channels_first and cols == args.out_cols else 1
         for i in range(images):
             for d in range(depths):
                 for h in range(0, rows, run_rows):
                     block = made + i * c_image + d * c_plane + h * c_row
                     out = origin + i * args.target_image + d * args.target_plane + h * args.target_row
-                    if first:
+                    if channels_first:
                         transpose_back(block, c_cell, out, args.target_channel, run_rows * cols, n)
                     else:
                         for w in range(cols):

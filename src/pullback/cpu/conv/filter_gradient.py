@@ -249,7 +249,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "prefetches": int(fetch),
         "table_bytes": table_bytes, "block_runs": Runs.table([x_run, y_run]),
     }  # fmt: skip
-    compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("first", not last),))
+    compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("channels_first", not last),))
     sums = make_plan(compiled, FilterGradientSums, pieces, scratch, work // 4, given)
     checked = merged > 1 and w.is_padded and padded
     if straight:
@@ -262,7 +262,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         "sums": None, "target": None, "parts": cut.parts, "part_bytes": sums_bytes, "rows_each": rows_each,
         "groups": groups, "channels": channels, "out_channels": n_count, "taps": taps,
     }  # fmt: skip
-    compiled = Variant("conv.filter_gradient", "finish", problem.dtype.name, (("first", transposed),))
+    compiled = Variant("conv.filter_gradient", "finish", problem.dtype.name, (("channels_first", transposed),))
     pieces, scratch = ceil_div(groups * channels, rows_each), TRANSPOSED_ROWS * 4 * v * wide
     finish = make_plan(compiled, FilterGradientFinish, pieces, scratch, cut.parts * sums_bytes, fields)
     return FilterPlan(sums, finish, cut.parts * sums_bytes, checked, swapped)

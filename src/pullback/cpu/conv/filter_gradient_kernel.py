@@ -33,11 +33,11 @@ from pullback.cpu.simd.vectors import inline, outline, put_int, stay_outline
 tap_at, runs_at = records_at(FilterTap), records_at(Runs)
 
 
-def build(lanes: Any, first: bool) -> dict[str, Any]:
+def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load, load_some, store_some, load_wide_some = lanes.load, lanes.load_some, lanes.store_some, lanes.load_wide_some
     store_wide = lanes.store_wide
-    pack_row = make_pack_row(lanes, first=first)
+    pack_row = make_pack_row(lanes, channels_first=channels_first)
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS = tile_size(lanes, 2)
     tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
@@ -46,7 +46,7 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
     def pack_panel(source, channel_bytes, cell_bytes, cells, n, target, width):
         """A run of cells, `width` channels of each side by side; channels past n are rubbish that is never stored."""
         stay_outline()
-        if first:
+        if channels_first:
             transpose(source, channel_bytes, target, width * WIDE, n, cells)
         elif n == 2 * V:
             for q in range(cells):
@@ -247,9 +247,9 @@ def build(lanes: Any, first: bool) -> dict[str, Any]:
         row, end = piece * args.rows_each, min(args.groups * args.channels, piece * args.rows_each + args.rows_each)
         while row < end:
             group, c = row // args.channels, row % args.channels
-            count = min(end - row, args.channels - c, max(1, TRANSPOSED_ROWS // args.taps)) if first else 1
+            count = min(end - row, args.channels - c, max(1, TRANSPOSED_ROWS // args.taps)) if channels_first else 1
             line = args.sums + (group * args.taps * args.channels + c) * row_bytes
-            if first:  # a block of sums with its channels and taps side by side is transposed at once
+            if channels_first:  # a block of sums with its channels and taps side by side is transposed at once
                 for t0 in range(0, args.taps, TRANSPOSED_ROWS):
                     some_taps = min(TRANSPOSED_ROWS, args.taps - t0)
                     for j0 in range(0, args.out_channels, 4 * V):

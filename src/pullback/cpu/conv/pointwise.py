@@ -49,9 +49,9 @@ def can(problem: Problem) -> str | None:
 def pays(problem: Problem) -> str | None:
     """Why it would take longer than the direct kernel, if so."""
     sweep, v = sweep_of(problem), lanes_of(problem)
-    cells, summed, produced = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
-    wasted = ceil_div(cells, 2 * v) * 2 * v / cells - round_up(produced, v) / produced
-    more = wasted * (1 + tuning.TILE_TERMS / summed) + tuning.COPIED / produced - tuning.TRANSPOSED_RESULT / summed
+    cells, summed, out_channels = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
+    wasted = ceil_div(cells, 2 * v) * 2 * v / cells - round_up(out_channels, v) / out_channels
+    more = wasted * (1 + tuning.TILE_TERMS / summed) + tuning.COPIED / out_channels - tuning.TRANSPOSED_RESULT / summed
     if more > (tuning.WAITED if streams(moved_bytes(problem)) else 0):
         return "its vectors run over cells, and these would leave more of them empty than the output channels"
     return None
@@ -61,7 +61,7 @@ def pays(problem: Problem) -> str | None:
 def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)
-    channels, produced = sweep.source_channels, sweep.target_channels
+    channels, out_channels = sweep.source_channels, sweep.target_channels
     cells = math.prod(problem.window.input_size)
     rows, terms, _ = panel_terms(sweep, channels)
     most = max(2 * v, min(tuning.POINTWISE_CELLS, tuning.POINTWISE_BYTES // (channels * wide)) // (2 * v) * 2 * v)
@@ -74,7 +74,7 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     k_block = k_block_of(terms)
     k_blocks = terms // k_block
     height = tile_rows(machine().vector_bytes)
-    parts = sum(ceil_div(min(2 * v, produced - n0), height) for n0 in range(0, produced, 2 * v))
+    parts = sum(ceil_div(min(2 * v, out_channels - n0), height) for n0 in range(0, out_channels, 2 * v))
     fetching = parts * ceil_div(block, 2 * v) * k_blocks  # k-blocks of a whole block
     ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, fetching)
     steps = np.arange(k_blocks, dtype=np.int64) * k_block

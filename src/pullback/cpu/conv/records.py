@@ -69,18 +69,18 @@ class DirectSweep(Blocked):
     """parts_*: sets of source cells, one for each tap, where taps lie far apart: apart_* cells from set to set, part_* bytes.
 
     place_bytes, line_bytes, plane_bytes, volume_bytes: pitches of the source cells in scratch, or in the source if in_place;
-    base_*: from base to base. merged: taps of a row that are one k-block; columns: taps of a row then, or 0. runs: what a run of
-    target cells is. The taps that meet a cell are listed at list_start, in `slots` lists; each tap is cut into `cuts`. panels:
-    blocks of output channels made between two reads of the source. k_block: terms of a k-block if memory is prefetched, or 0;
-    prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch, buffer_n channels of each
-    cell. redo: only where the target holds something that is not finite.
+    base_*: from base to base. merged: taps of a row that are one k-block; columns: k-blocks of a row then, or 0: as many as it
+    has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
+    tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
+    memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
+    buffer_n channels of each cell. redo: only where the target holds something that is not finite.
     """
 
     ints = (
         "ranges range_blocks block_images "
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
-        "merged columns runs list_start list_bytes slots cuts cut_bytes "
+        "merged columns runs list_start list_bytes list_slots cuts cut_bytes "
         "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo"
     )
 

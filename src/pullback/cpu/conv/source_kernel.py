@@ -10,8 +10,8 @@ from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import outline, stay_outline
 
 
-def make_pack_row(lanes: Any, *, first: bool) -> Any:
-    """pack_row for channels_last arrays, or channels_first ones (`first`)."""
+def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
+    """pack_row for channels_last arrays, or channels_first ones (`channels_first`)."""
     SIZE, WIDE = lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
@@ -30,7 +30,7 @@ def make_pack_row(lanes: Any, *, first: bool) -> Any:
         fill_zero(target, begin * place_bytes)
         fill_zero(target + end * place_bytes, (places - end) * place_bytes)
         start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
-        if first:
+        if channels_first:
             if grid == 1:
                 transpose(start, channel_bytes, to, place_bytes, channels, end - begin)
             else:

@@ -258,11 +258,11 @@ def sweep_of(problem: Problem) -> Sweep:
     while len(axes) < 3:
         axes.insert(0, _plain(1))
         kernel.insert(0, 1)
-    produced, summed = problem.channels_out, problem.channels_in
+    out_channels, summed = problem.channels_out, problem.channels_in
     if not forward:
-        produced, summed = summed, produced
+        out_channels, summed = summed, out_channels
     return Sweep(
-        images, (axes[0], axes[1], axes[2]), problem.groups, summed // problem.groups, produced // problem.groups,
+        images, (axes[0], axes[1], axes[2]), problem.groups, summed // problem.groups, out_channels // problem.groups,
         (kernel[0], kernel[1], kernel[2]), target_cells,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`planes`: grouped convolutions in channels_first, by source planes unpacked into scratch; see planes_kernel.py."""
+"""`group_planes`: grouped convolutions in channels_first, by source planes unpacked into scratch; see planes_kernel.py."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
 
 MOST_CLASSES = 32  # of columns that read neighbouring sources; beyond it, one class whose neighbours share none
-FEWEST_SEGMENT_COLUMNS = 16
+FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too long for scratch
 
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache

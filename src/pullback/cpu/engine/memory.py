@@ -18,10 +18,10 @@ import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.recycling import KEPT, Shelf, shelf
+from pullback.cpu.engine.sizes import LINE
 from pullback.rules import Array
 from pullback.settings import during
 
-LINE = 64
 SMALLEST = 64 << 10
 KEPT_BYTES = 256 << 20
 

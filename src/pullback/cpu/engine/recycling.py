@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.engine.sizes import LINE
 from pullback.rules import Array
 
-LINE = 64
 BUCKETS = 4096  # rings of blocks of the same few sizes
 
 # Words of the shelf, in order; NEXT and PREVIOUS are the ring of all blocks on it, the newest first. The buckets come last.

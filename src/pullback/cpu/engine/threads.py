@@ -27,6 +27,7 @@ from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.compiler import Variant, code
 from pullback.cpu.engine.kernel_records import FIRST_WORKER, Follow, Job, Lead, Masks
 from pullback.cpu.engine.memory import aligned_bytes
+from pullback.cpu.engine.sizes import LINE, PAGE, round_up
 from pullback.cpu.engine.system import system_words
 from pullback.settings import get_num_threads, set_num_threads, threads
 
@@ -37,7 +38,6 @@ CALLER_CPU, WORKERS = Masks.place("cpu"), Masks.place("workers")
 
 WORKER_SPINS = 20000  # some 300 microseconds of waiting for the next job before a worker sleeps
 LEADER_SPINS = 20000  # then a caller whose workers have lost their cores lets others run
-LINE, PAGE = 64, 4096
 MOST_WORKERS = 1024
 MOST_SCRATCH = 64  # kept for the next jobs: as many as have run at once
 
@@ -90,7 +90,7 @@ def take_scratch(size: int) -> Scratch:
 
 def stride_of(scratch_bytes: int, slots: int) -> int:
     """How far the working memories of two threads are apart: no page is shared."""
-    return -(-scratch_bytes // PAGE) * PAGE if slots > 1 else scratch_bytes
+    return round_up(scratch_bytes, PAGE) if slots > 1 else scratch_bytes
 
 
 class Pool:

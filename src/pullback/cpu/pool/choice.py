@@ -16,10 +16,10 @@ from pullback.problem import Problem
 TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking every window about every cell"
 
 
-def _scatter_cost(problem: Problem, outputs: float) -> float:
+def _scatter_cost(problem: Problem, outputs_per_element: float) -> float:
     window = problem.window
     apart = all(d * (k - 1) < s for d, k, s in zip(window.dilation, window.kernel, window.stride, strict=True))
-    return tuning.SCATTER_ELEMENT + (tuning.SCATTER_OUTPUT if apart else tuning.SCATTER_OVERLAP) * outputs
+    return tuning.SCATTER_ELEMENT + (tuning.SCATTER_OUTPUT if apart else tuning.SCATTER_OVERLAP) * outputs_per_element
 
 
 def _outputs(problem: Problem) -> float:

@@ -47,7 +47,7 @@ def can(problem: Problem) -> str | None:
     if math.prod(problem.output_shape[1:]) >= 1 << 31:
         return "it finds the border of an image by numbers of 31 bits"
     if not _is_flat(window):
-        return "it needs as many outputs along each axis as the axis has cells per stride"
+        return "it needs an output for every cell of a stride phase, along each axis"
     return None
 
 

@@ -3,7 +3,7 @@
 All cells of a stride phase take what they are due from outputs at the same shifts, so a block of rows is one run over a flat
 array: row after row, the phases of a row are made side by side and interleaved. Two sources:
 
-max_grad reads dy and winners in place. With as many outputs as cells along every axis, rows, planes and images simply follow
+max_grad reads dy and winners in place. With ceil(cells / stride) outputs along every axis, rows, planes and images simply follow
 each other. A shift may lead into the row before or the image behind, but never to a match: the tap that leads from there to here
 lies outside the input, so it did not win. Winners from outside the library may say otherwise, so those of all windows that stick
 out are looked at first; a false one is a fault, and another kernel does the work again.

@@ -166,6 +166,8 @@ class ChannelsAvgGrad(InputRows):
 class Phases(Record):
     """Gradients phase by phase of the strides; a piece has `group` of `units` blocks of `block_rows` rows of a phase.
 
+    Distances and starts are bytes; shifts, lowest, highest and area are elements.
+
     ptr, shifts: the entries of each phase and where they find their outputs. row_distance, phase_start, distance: where the rows
     that are interleaved, and the phases of a row, lie in scratch.
     """

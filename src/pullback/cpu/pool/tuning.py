@@ -1,4 +1,4 @@
-"""Numbers of the pooling plans that were measured, and cost models. `python tools/fit_pool.py` measures the costs again."""
+"""Numbers of the pooling plans that were measured, and cost models. `make fit` measures the costs again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SPAN_ELEMENTS = 256  # outputs whose windows' first cells are tabulated (kernel 
 MOST_UNPACKED_BYTES = 64 << 20  # bytes of unpacked rows, or twice the input: beyond, mostly padding would be unpacked
 MOST_SPLIT_STRIDE = 4  # cells: strides by which the kernel rows splits a row in registers
 
-# Costs of the max-pool gradients from winners, in nanoseconds per input element on one core.
+# Costs of the max-pool gradients from winners, in nanoseconds on one core.
 SCATTER_ELEMENT = 0.085  # to zero an element of dx
-SCATTER_OUTPUT = 0.55  # to add an output to its winner, where windows do not overlap
-SCATTER_OVERLAP = 0.85  # the same where they do, and additions wait for each other
+SCATTER_OUTPUT = 0.55  # per output, added to its winner where windows do not overlap
+SCATTER_OVERLAP = 0.85  # per output where they do, and additions wait for each other
 PHASES_WRITE, PHASES_ELEMENT = 0.03, 0.09  # to write an element of dx, and to make one lane of the registers that hold it
 PHASES_TAP = 0.035  # to compare one winner with one tap
 # Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; and for each tap.

@@ -29,11 +29,11 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     takes = make_takes(lanes, ties, nan)
     first_wins = ties == "first"
 
-    def make_fold(turn):
+    def make_fold(rotate):
         @inline
         def fold(best, number):
-            """Each lane against the one that `turn` brings to it: the rule for two cells whose numbers are known, in any order."""
-            cell, at = turn(best), turn(number)
+            """Each lane against the one that `rotate` brings to it: the rule for two cells of known numbers, in any order."""
+            cell, at = rotate(best), rotate(number)
             earlier = greater(number, at)
             wins = greater(cell, best) | (equal(cell, best) & (earlier if first_wins else greater(at, number)))
             if nan == "propagate":
@@ -49,7 +49,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     def unfolded(best, number):
         return best, number
 
-    fold1, fold2, fold3, fold4 = (*map(make_fold, lanes.turns), *[unfolded] * 4)[:4]
+    fold1, fold2, fold3, fold4 = (*map(make_fold, lanes.rotations), *[unfolded] * 4)[:4]
 
     @inline
     def find(x, cells, scratch, above):

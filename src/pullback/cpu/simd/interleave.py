@@ -1,9 +1,9 @@
-"""Rows in scratch: unpacking a row into padded planes by stride, and weaving planes back into a row.
+"""Rows in scratch: unpacking a row into padded planes by stride, and interleaving planes back into a row.
 
 A row is `width` cells of `channels` elements. Unpacked, cell q * stride + r is place q of plane r, so that a kernel whose
 windows move by `stride` cells reads consecutive places; places outside the row hold a neutral value. Scratch holds the type
 that sums are made in ("wide"). Writing a plane may run one vector past its end: rows are unpacked in ascending order, so that
-the next row mends that, and scratch has a vector of slack. Reading may run past a row too, where more of its array follows.
+the next row overwrites that, and scratch has a vector of slack. Reading may run past a row too, where more of its array follows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
-# Planes that are split and woven by shuffles when cells are single elements.
+# Planes that are split and interleaved by shuffles when cells are single elements.
 SHUFFLED_STRIDES = (2, 3, 4)
 
 
@@ -136,37 +136,37 @@ def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
             if end < low + places:
                 fill(target + r * distance + (end - low) * channels * WIDE, (low + places - end) * channels, neutral)
 
-    def make_weave(stride):
+    def make_interleave(stride):
         group = lanes.times(stride)
-        store_group, store_group_some, weave_planes = group.store, group.store_some, group.weave
+        store_group, store_group_some, interleave_planes = group.store, group.store_some, group.interleave
 
         @inline
-        def weave(planes, target, width, distance):
+        def interleave(planes, target, width, distance):
             """Planes of single elements into a row."""
             j = 0
             while (j + V) * stride <= width:
-                store_group(target + j * stride * SIZE, weave_planes(planes + j * WIDE, distance), V)
+                store_group(target + j * stride * SIZE, interleave_planes(planes + j * WIDE, distance), V)
                 j += V
             if j * stride < width:
-                last = weave_planes(planes + j * WIDE, distance)
+                last = interleave_planes(planes + j * WIDE, distance)
                 store_group_some(target + j * stride * SIZE, last, width - j * stride)
 
-        return weave
+        return interleave
 
-    weave2, weave3, weave4 = (make_weave(stride) for stride in SHUFFLED_STRIDES)
+    interleave2, interleave3, interleave4 = (make_interleave(stride) for stride in SHUFFLED_STRIDES)
 
     @outline
     def pack(planes, target, width, channels, stride, distance):
-        """`stride` planes, `distance` bytes apart, woven into one row of `width` cells."""
+        """`stride` planes, `distance` bytes apart, interleaved into one row of `width` cells."""
         stay_outline()
         if stride == 1:
             narrow_run(planes, target, width * channels)
         elif shuffles and channels == 1 and stride == 2:
-            weave2(planes, target, width, distance)
+            interleave2(planes, target, width, distance)
         elif channels == 1 and stride == 3:
-            weave3(planes, target, width, distance)
+            interleave3(planes, target, width, distance)
         elif channels == 1 and stride == 4:
-            weave4(planes, target, width, distance)
+            interleave4(planes, target, width, distance)
         else:
             i = 0
             if channels <= F:

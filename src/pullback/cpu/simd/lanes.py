@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.simd.masked_memory import layout_of, load_of_lanes, masked_store, vector_memory
 from pullback.cpu.simd.vectors import (
     F16,
@@ -31,8 +32,6 @@ from pullback.cpu.simd.vectors import (
     some_lanes,
     splat_lanes,
 )
-
-LINE = 64
 
 
 class Lanes:
@@ -164,9 +163,9 @@ class Lanes:
 
         self.lane_numbers = lane_numbers
 
-        def make_turn(by: int) -> Any:
+        def make_rotate(by: int) -> Any:
             @intrinsic
-            def turn(context: Any, value: Any) -> Any:
+            def rotate(context: Any, value: Any) -> Any:
                 """The lanes moved round by a constant."""
 
                 def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -175,10 +174,10 @@ class Lanes:
 
                 return value(value), emit
 
-            return turn
+            return rotate
 
         # By a half, a quarter, ... of the lanes: folding a vector onto itself with each of these reaches all lanes.
-        self.turns = tuple(make_turn(by) for by in (count >> step for step in range(1, count.bit_length())) if by)
+        self.rotations = tuple(make_rotate(by) for by in (count >> step for step in range(1, count.bit_length())) if by)
 
         @intrinsic
         def add_lanes(context: Any, value: Any) -> Any:
@@ -235,7 +234,7 @@ class Lanes:
         self.splat, self.splat_winner, self.first_lanes = splat, splat_winner, first_lanes
 
     def _make_shuffles(self, one: Lanes, registers: int) -> None:
-        """takes: one function for each first lane, every registers-th lane of a group; weave: planes in memory, a lane of each."""
+        """takes: one function for each first lane, every registers-th lane of a group; interleave: planes in memory."""
         total, part, pointee = self.count, one.count, one.vector.llvm
         group_type, one_type = self.vector, one.vector
 
@@ -251,7 +250,7 @@ class Lanes:
             return take
 
         @intrinsic
-        def weave(context: Any, address: Any, distance: Any) -> Any:
+        def interleave(context: Any, address: Any, distance: Any) -> Any:
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
                 joined, place = None, args[0]
                 for plane in range(registers):
@@ -308,7 +307,7 @@ class Lanes:
         self.store_upto = store_upto
         if registers == 2:
             self.join = join
-        self.takes, self.weave = tuple(make_take(first) for first in range(registers)), weave
+        self.takes, self.interleave = tuple(make_take(first) for first in range(registers)), interleave
 
 
 def _concatenate(builder: Any, a: Any, b: Any) -> Any:

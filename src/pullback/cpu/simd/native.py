@@ -9,9 +9,8 @@ from numba import types
 from numba.core.cgutils import alloca_once
 from numba.extending import intrinsic
 
+from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.simd.vectors import I8, I32, I64, declare, inline, pointer
-
-LINE = 64
 
 
 @intrinsic
@@ -56,14 +55,14 @@ def fill_zero(context: Any, target: Any, count: Any) -> Any:
 
 
 def emit_prefetch(builder: Any, address: Any) -> None:
-    """Code that asks for a line, into the second-level cache."""
+    """Code that prefetches a line into the second-level cache."""
     function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     builder.call(function, [pointer(builder, address, I8), *(ir.Constant(I32, word) for word in (0, 2, 1))])
 
 
 @intrinsic
 def prefetch(context: Any, address: Any) -> Any:
-    """Ask for a line that will be read soon, into the second-level cache; any address will do."""
+    """Prefetch a line that will be read soon into the second-level cache; any address will do."""
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit_prefetch(builder, args[0])
