@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -247,7 +248,9 @@ def test_a_new_shape_never_compiles() -> None:
         pb.avg_pool_grad(pb.avg_pool(x, window, **options), x.shape, window, **options)
 
     with pb.backend("cpu"):
-        use(1, 3, 5, 7, (2, 2))
+        for channels, stride, dilation in product((1, 3, 39), (1, 2, 3), (1, 2)):  # each kernel, each stride once
+            use(1, channels, 9, 11, (2, 3), stride=stride, dilation=dilation, padding="same")
+        use(1, 1, 2, 2, (2, 2))
         before = compiler.compilations
         rng = np.random.default_rng(0)
         for _ in range(25):

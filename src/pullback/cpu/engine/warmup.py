@@ -39,7 +39,8 @@ RULES: dict[str, tuple[WinnerRule | None, ...]] = {
 # Winners are numbered in one byte up to 255 taps; the larger windows ask for kernels of their own.
 SMALL_WINDOWS: tuple[tuple[int, int], ...] = ((2, 2), (3, 3))
 WIDE_WINDOWS: tuple[tuple[int, int], ...] = ((16, 17), (256, 257))
-GEOMETRIES: tuple[dict[str, Any], ...] = (*({"stride": stride} for stride in (1, 2, 3, 4)), {"stride": 1, "dilation": 2})
+WHOLE = {"padding": 0}  # windows as large as the image
+GEOMETRIES: tuple[dict[str, Any], ...] = (*({"stride": s} for s in (1, 2, 3, 4)), {"stride": 1, "dilation": 2}, WHOLE)
 
 # Few and many channels: some kernels take only what fills a vector.
 LAYOUTS = (("channels_last", 1), ("channels_last", 64), ("channels_first", 3))
@@ -113,7 +114,7 @@ def _calls(task: Task) -> Iterator[tuple[Any, ...]]:
     for window in (*SMALL_WINDOWS, *(WIDE_WINDOWS if task.wide and task.rule else ())):
         for geometry, (layout, channels) in product(GEOMETRIES, LAYOUTS):
             options = {"window": window, "layout": layout, "padding": "same", **geometry}
-            size = tuple(max(5, taps // 8) for taps in window)
+            size = window if geometry is WHOLE else tuple(max(5, taps // 8) for taps in window)
             shape = (1, *size, channels) if layout == "channels_last" else (1, channels, *size)
             x = np.zeros(shape, dtype)
             forward = PREPARE["max_pool"](x, **options)[0]
