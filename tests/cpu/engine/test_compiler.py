@@ -223,6 +223,8 @@ def test_the_keys_follow_sources_version_and_width(tmp_path: Path) -> None:
         "cpu/pool/records.py": (False, True, False),
         "cpu/conv/direct_kernel.py": (False, False, True),
         "cpu/simd/vectors.py": (False, True, True),
+        "cpu/simd/lanes.py": (False, True, True),
+        "cpu/simd/linked_functions.py": (False, True, True),
         "cpu/engine/records.py": (False, True, True),
         "cpu/engine/compiler.py": (True, False, False),
         "__init__.py": (True, False, False),

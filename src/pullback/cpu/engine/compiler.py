@@ -70,6 +70,7 @@ def cache_directory() -> Path:
 
 
 CPU_FOLDER = Path(__file__).parents[1]
+USED_BY_ALL = ("simd.lanes", "simd.record_types", "simd.linked_functions")  # by this file, with every kernel
 _IMPORTED = re.compile(rb"^\s*from (pullback\.cpu\.[\w.]+) import", re.MULTILINE)
 
 
@@ -91,8 +92,8 @@ def _sources(module: str) -> frozenset[Path]:
     wanted = [module]
     while wanted:
         path = CPU_FOLDER.joinpath(*wanted.pop().split(".")[2:]).with_suffix(".py")
-        if path not in found and path.is_file():
-            found.add(path)
+        if path not in found:
+            found.add(path)  # a file: kernels import names from modules, not modules from packages
             wanted += [name.decode() for name in _IMPORTED.findall(path.read_bytes())]
     return frozenset(found)
 
@@ -101,7 +102,8 @@ def _sources(module: str) -> frozenset[Path]:
 def _source_hash(module: str) -> str:
     """Hash of the sources of a kernel, so that a change asks for those kernels alone that it concerns."""
     digest = hashlib.sha256()
-    for path in sorted({*_sources(f"pullback.cpu.{module}_kernel"), *_sources("pullback.cpu.simd.record_types")}):
+    modules = (f"{module}_kernel", *USED_BY_ALL)
+    for path in sorted({path for name in modules for path in _sources(f"pullback.cpu.{name}")}):
         text = path.read_bytes()
         digest.update(f"{path.relative_to(CPU_FOLDER).as_posix()} {len(text)}\n".encode() + text)
     return digest.hexdigest()[:12]
