@@ -78,12 +78,13 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     def best_places(args, areas, sums, codes, count, planes, plane_tap):
         """Value and winner at `count` places; whether a NaN was seen (asked only under "leading")."""
         odd = invert(equal(splat_q(0.0), splat_q(0.0)))
+        taps, tap_at, area_bytes = args.taps, args.tap_at, args.area_bytes
         for j in range(0, count, Q):
             best, winner = splat_q(MINUS_INFINITY), splat_winner(NONE)
             for e in range(planes):
-                area, base = areas + e * args.area_bytes + j * WIDE, (plane_tap + e) * args.taps
-                for t in range(args.taps):
-                    cell = load_q(area + get_int(args.tap_at + 8 * t) * WIDE, Q)
+                area, base = areas + e * area_bytes + j * WIDE, (plane_tap + e) * taps
+                for t in range(taps):
+                    cell = load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
                     wins = takes(cell, best)
                     best = choose(wins, cell, best)
                     winner = choose(wins, splat_winner(base + t), winner)
@@ -145,12 +146,13 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     @inline
     def sum_places(args, areas, sums, count, planes):
         """Sum over the taps at `count` places."""
+        taps, tap_at, area_bytes = args.taps, args.tap_at, args.area_bytes
         for j in range(0, count, Q):
             total = splat_q(0.0)
             for e in range(planes):
-                area = areas + e * args.area_bytes + j * WIDE
-                for t in range(args.taps):
-                    total = total + load_q(area + get_int(args.tap_at + 8 * t) * WIDE, Q)
+                area = areas + e * area_bytes + j * WIDE
+                for t in range(taps):
+                    total = total + load_q(area + get_int(tap_at + 8 * t) * WIDE, Q)
             store_q(sums + j * WIDE, total, Q)
 
     @inline

@@ -158,25 +158,26 @@ def build(lanes: Any) -> dict[str, Any]:
             finish(target, out, zeroed, size)
 
     def max_grad_from_indices(args: ScatterMaxGradFromIndices, piece, scratch):
-        """One image after the other. An index outside its own image is counted in faults, and skipped."""
+        """An index outside its own image is counted in faults, and skipped."""
+        dy, indices, count = args.dy, args.indices, args.target_image  # read here: no load is taken out of a condition
         for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
-            low, begin = image * args.target_image, image * args.source_image
+            low, begin = image * count, image * args.source_image
             target = args.dx + low * SIZE
             out = target if SIZE == WIDE else scratch
             zeroed = 0
             for i in range(begin, begin + args.source_image):
-                place = get_int(args.indices + 8 * i) - low
+                place = get_int(indices + 8 * i) - low
                 if not within(place, zeroed):
                     if place + low == -1:
                         continue
-                    if not within(place, args.target_image):
+                    if not within(place, count):
                         atomic_add(args.faults, 1)
                         continue
-                    upto = min(place + AHEAD, args.target_image)
+                    upto = min(place + AHEAD, count)
                     fill_zero(out + zeroed * WIDE, (upto - zeroed) * WIDE)
                     zeroed = upto
                 at = out + place * WIDE
-                put_wide(at, get_wide(at) + get(args.dy + i * SIZE))
-            finish(target, out, zeroed, args.target_image)
+                put_wide(at, get_wide(at) + get(dy + i * SIZE))
+            finish(target, out, zeroed, count)
 
     return {"max_grad": max_grad, "max_grad_from_x": max_grad_from_x, "max_grad_from_indices": max_grad_from_indices}
