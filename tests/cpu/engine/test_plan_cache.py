@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,3 +207,42 @@ def test_no_plan_has_a_cache_of_its_own() -> None:
     }
     few = {"compiler", "filter_order", "machine", "recycling", "roofs", "system", "threads", "plan_cache"}
     assert {name for name in plain if name.split(".")[3] not in few} == set()
+
+
+class Slow:
+    """A key whose comparison lets other threads run, as that of a problem may."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        time.sleep(0)
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        time.sleep(0)
+        return isinstance(other, Slow) and other.number == self.number
+
+
+def test_threads_that_make_count_and_release_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_cache, "MOST_PLANS", 20)
+    monkeypatch.setattr(plan_cache, "_empty_caches", list(plan_cache._empty_caches))
+    make = plan_cache.planned(lambda key: np.zeros(key.number + 1))
+    errors, end = [], time.monotonic() + 1.0
+
+    def work(seed: int) -> None:
+        numbers = np.random.default_rng(seed)
+        try:
+            while time.monotonic() < end:
+                number = int(numbers.integers(60))
+                assert len(make(Slow(number))) == number + 1
+                plan_cache.kept_bytes() if number else plan_cache.release_plans()
+        except Exception as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
@@ -20,10 +19,11 @@ MOST_PLANS = 4096
 # So plans go round: those asked for since the last round are `_recent`, the others `_older`, and of these the oldest is let go of
 # first. A round begins when the recent ones are half of what may be kept; it empties the functions' caches, so that what is asked
 # for again is seen. There is no lock, which a signal handler's exception could leave locked: what two threads do at once costs a
-# plan that is made again.
-_recent: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+# plan that is made again. Plain dicts, whose values() and items() as a list are one step for other threads; those of an OrderedDict
+# look up each key, in Python.
+_recent: dict[Any, tuple[Any, int]] = {}
 _recent_bytes = 0
-_older: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+_older: dict[Any, tuple[Any, int]] = {}
 _empty_caches: list[Callable[[], None]] = []
 
 
@@ -45,15 +45,15 @@ def _bytes_of(plan: Any) -> int:
 
 def kept_bytes() -> int:
     """Bytes of the tables of all plans that are kept."""
-    return sum(size for _, size in (*_recent.values(), *_older.values()))
+    return sum(size for _, size in list(_recent.values()) + list(_older.values()))
 
 
 def _begin_round() -> None:
     global _recent, _recent_bytes
     for empty in _empty_caches:
         empty()
-    plans, _recent, _recent_bytes = _recent, OrderedDict(), 0
-    _older.update(plans)
+    plans, _recent, _recent_bytes = _recent, {}, 0
+    _older.update(list(plans.items()))
 
 
 def _make_room(size: int) -> None:
@@ -63,8 +63,8 @@ def _make_room(size: int) -> None:
         if not _older:
             _begin_round()
         try:
-            total -= _older.popitem(last=False)[1][1]
-        except KeyError:  # another thread has let go of them
+            total -= _older.pop(next(iter(_older)))[1]
+        except (KeyError, RuntimeError, StopIteration):  # another thread has let go of them
             return
         count -= 1
 
