@@ -306,3 +306,13 @@ def axis_slices(channel_axis_last: bool, spatial: Sequence[slice]) -> tuple[Any,
     """Index a batched array by spatial slices: (n, *spatial, c) or (n, c, *spatial)."""
     everything = slice(None)
     return (everything, *spatial, everything) if channel_axis_last else (everything, everything, *spatial)
+
+
+def unravelled(indices: Ints, shape: tuple[int, ...]) -> tuple[Ints, ...]:
+    """np.unravel_index, which gives wrong numbers for large arrays that end in an axis of size 1: so on flat arrays."""
+    return tuple(part.reshape(indices.shape) for part in np.unravel_index(indices.reshape(-1), shape))
+
+
+def ravelled(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Ints:
+    """np.ravel_multi_index, on flat arrays for the same reason."""
+    return np.ravel_multi_index(tuple(part.reshape(-1) for part in places), shape).reshape(places[0].shape)

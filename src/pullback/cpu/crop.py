@@ -13,7 +13,7 @@ import numpy as np
 from pullback.problem import Problem
 from pullback.registry import dispatch
 from pullback.rules import Array
-from pullback.window import axis_slices
+from pullback.window import axis_slices, ravelled, unravelled
 
 # Which arrays of each op (in the order that kernels get them) have the shape of the input, and whether the result has it.
 INPUTS: dict[str, tuple[tuple[bool, ...], bool]] = {
@@ -58,6 +58,4 @@ def _in_whole(problem: Problem, indices: Array, rest: tuple[int, ...], whole: tu
         return indices
     counted = slice(None, None, -1 if problem.storage_order else 1)  # the axes, from the slowest to the quickest
     shapes = [problem.shape_of(problem.channels_in, size[counted]) for size in (rest, whole)]
-    # On flat arrays: NumPy's unravel_index gives wrong numbers for large arrays that end in an axis of size 1.
-    places = np.unravel_index(np.maximum(indices, 0).reshape(-1), shapes[0])
-    return np.where(indices < 0, -1, np.ravel_multi_index(places, shapes[1]).reshape(indices.shape))
+    return np.where(indices < 0, -1, ravelled(unravelled(np.maximum(indices, 0), shapes[0]), shapes[1]))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pullback.problem import Problem
 from pullback.rules import Array
 from pullback.tfjs.call import dispatch
+from pullback.window import ravelled, unravelled
 
 Indices = npt.NDArray[np.int64]
 
@@ -23,8 +24,7 @@ def misread_winners(problem: Problem, indices: Indices) -> Indices:
     kd, kh, kw = window.kernel
     if indices.size == 0 or math.prod(shape) == 0:
         return indices
-    # On flat arrays: NumPy's unravel_index gives wrong numbers for large arrays that end in an axis of size 1.
-    n, *cells, channel = (part.reshape(indices.shape) for part in np.unravel_index(np.maximum(indices, 0).reshape(-1), shape))
+    n, *cells, channel = unravelled(np.maximum(indices, 0), shape)
     corners = [
         (np.arange(o) * s - p).reshape((-1,) + (1,) * (3 - axis))
         for axis, (o, s, p) in enumerate(zip(window.output_size, window.stride, window.pad_low, strict=True))
@@ -37,8 +37,7 @@ def misread_winners(problem: Problem, indices: Indices) -> Indices:
     for cell, size in zip(read, window.input_size, strict=True):
         kept &= (cell >= 0) & (cell < size)
     inside = [np.where(kept, cell, 0) for cell in read]
-    flat = np.ravel_multi_index(tuple(part.reshape(-1) for part in (n, *inside, channel)), shape)
-    return np.where(kept, flat.reshape(indices.shape), -1)
+    return np.where(kept, ravelled((n, *inside, channel), shape), -1)
 
 
 def _offsets(batch: int, size: tuple[int, ...], channels: int) -> Indices:

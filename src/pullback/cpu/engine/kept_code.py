@@ -15,7 +15,6 @@ from typing import Any
 from pullback.cpu.engine.object_files import is_loadable
 
 MOST_BYTES = 16 << 20  # of a file; kernels have some 10 to 100 KiB
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 _warned: set[str] = set()
 
