@@ -125,8 +125,11 @@ class Whole(Record):
     ints = "group images cells"
 
 
-class WholeMaxForward(MaxForward, Whole):
-    pass
+class WholeMaxForward(Whole):
+    """y, winners or indices may be 0 for not wanted; empty, above: as in MaxForward."""
+
+    ints = "x y winners indices"
+    floats = "empty above"
 
 
 class WholeMaxGrad(Whole):

@@ -42,8 +42,7 @@ def _plan(problem: Problem, kernel: str) -> Plan:
     shape = shape_of(simplified(problem))
     group, pieces = grouped(shape.images, shape.moved_bytes)
     arrays = ("x", "y", "winners", "indices", "dy", "dx")
-    unused = ("axes", "line_table", "lines_start", "index_image", "row_base", "col_base", "tap_base")  # of other max forwards
-    given = dict.fromkeys(arrays) | dict.fromkeys(unused, 0) | {
+    given = dict.fromkeys(arrays) | {
         "group": group, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
     }  # fmt: skip
     finds_winners = kernel in ("max_forward", "max_grad_from_x")

@@ -200,8 +200,7 @@ def same(builder: Any, value: Any) -> Any:
 
 get_int, put_int = memory_scalar(I64, types.int64, same, same)
 get_byte, _ = memory_scalar(I8, types.int64, lambda b, raw: b.zext(raw, I64), lambda b, value: b.trunc(value, I8))
-get_int32, put_int32 = memory_scalar(I32, types.int64, lambda b, raw: b.sext(raw, I64), lambda b, value: b.trunc(value, I32))
-get_double, put_double = memory_scalar(F64, types.float64, same, same)
+get_int32, _ = memory_scalar(I32, types.int64, lambda b, raw: b.sext(raw, I64), lambda b, value: b.trunc(value, I32))
 
 
 def bfloat16_to_float32(builder: Any, bits: Any, wide: Any, integer: Any) -> Any:
