@@ -363,8 +363,8 @@ _chosen: dict[Any, Run] = {}  # by problem and selection: asking the kernels aga
 MOST_CHOSEN = 1024
 
 
-def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
-    """Run a problem on the kernel chosen for it."""
+def chosen_run(problem: AnyProblem) -> Run:
+    """What runs a problem: the function of the kernel chosen for it."""
     key = (problem, selection())
     run = _chosen.get(key)
     if run is None:
@@ -372,7 +372,12 @@ def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
         if len(_chosen) >= MOST_CHOSEN:
             _chosen.clear()
         _chosen[key] = run
-    return run(problem, *arrays)
+    return run
+
+
+def dispatch(problem: AnyProblem, *arrays: Any) -> Any:
+    """Run a problem on the kernel chosen for it."""
+    return chosen_run(problem)(problem, *arrays)
 
 
 def selection() -> tuple[str, str | None, str, int]:

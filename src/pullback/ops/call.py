@@ -22,11 +22,11 @@ DEEPEST = 3
 _remembered: dict[Any, tuple[Any, Callable[..., Any]]] = {}
 
 
-class _NotComparableError(Exception):
+class NotComparableError(Exception):
     """An argument whose equality does not mean the same call."""
 
 
-def _token(value: Any, depth: int = 0) -> Any:
+def token(value: Any, depth: int = 0) -> Any:
     """A hashable stand-in for an argument that is equal only for the same call (1, 1.0, True and np.int64(1) are not)."""
     kind = type(value)
     if kind is int or kind is str or value is None:
@@ -35,12 +35,12 @@ def _token(value: Any, depth: int = 0) -> Any:
         return kind, value
     if kind is tuple or kind is list:
         if depth < DEEPEST:  # no argument is nested any deeper, unless it is refused or contains itself
-            return kind, *(_token(entry, depth + 1) for entry in value)
+            return kind, *[entry if type(entry) is int else token(entry, depth + 1) for entry in value]
     elif isinstance(value, np.integer):
         return kind, int(value)
     elif kind is np.ndarray and value.dtype.kind in "iu" and value.size <= MOST_NUMBERS:  # sizes and steps, not data
         return kind, value.shape, value.dtype, value.tobytes()
-    raise _NotComparableError
+    raise NotComparableError
 
 
 def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any) -> Array:
@@ -55,9 +55,9 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any)
                 arrays.append(value)
                 tokens += value.shape, value.dtype
             else:
-                tokens.append(value if kind is int or kind is str or value is None else _token(value))
+                tokens.append(value if kind is int or kind is str or value is None else token(value))
         key = tuple(tokens)
-    except _NotComparableError:
+    except NotComparableError:
         if any_traced(args):
             traced: Array = traced_op(prepare.__name__.removeprefix("prepare_"))(*args, **keywords)
             return traced

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pullback.ops.replay import dispatch, step
 from pullback.ort.attributes import conv_attributes
 from pullback.ort.geometry import conv_window
 from pullback.ort.registry import Node
 from pullback.problem import Problem
-from pullback.registry import dispatch
 from pullback.rules import Array
 from pullback.window import Window
 
@@ -48,8 +48,13 @@ def conv(node: Node) -> Array:
     y: Array = dispatch(convolution.problem("conv"), x, w)
     if bias is None:
         return y
+    result: Array = step(_add_bias, (), y, bias)
+    return result
+
+
+def _add_bias(y: Array, bias: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(y + bias.reshape(-1, *(1,) * (x.ndim - 2)), y.dtype)
+        return np.asarray(y + bias.reshape(-1, *(1,) * (y.ndim - 2)), y.dtype)
 
 
 def bias_gradient(dy: Array) -> Array:
@@ -68,5 +73,5 @@ def conv_grad(node: Node) -> tuple[Array | None, Array | None, Array | None]:
     return (
         dispatch(convolution.problem("conv_grad_input"), dy, w) if "dX" in node.wanted else None,
         dispatch(convolution.problem("conv_grad_filter"), dy, x) if "dW" in node.wanted else None,
-        bias_gradient(dy) if "dB" in node.wanted else None,
+        step(bias_gradient, (), dy) if "dB" in node.wanted else None,
     )

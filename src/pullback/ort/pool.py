@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.ops.arguments import as_int
+from pullback.ops.replay import dispatch, step
 from pullback.ort.attributes import PoolAttributes, pool_attributes, row_or_column_major
 from pullback.ort.geometry import pool_window
 from pullback.ort.registry import Node
 from pullback.problem import IndexProblem, Problem
-from pullback.registry import dispatch
 from pullback.rules import Array, Layout, WinnerRule
 from pullback.window import Divisor, Window
 
@@ -123,6 +123,10 @@ def check_indices(node: Node) -> tuple[Array, npt.NDArray[np.int64], tuple[int, 
     if dy.ndim == 0:
         raise ValueError("MaxPoolGrad: dY has no axes; its first axis is the batch")
     shape = known_shape(node, declared_shape(node), dy.shape[0])
+    return dy, step(_in_range, (shape,), indices), shape
+
+
+def _in_range(shape: tuple[int, ...], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     size = math.prod(shape)
     wrong = np.flatnonzero((indices < 0) | (indices >= size))
     if wrong.size:
@@ -130,7 +134,7 @@ def check_indices(node: Node) -> tuple[Array, npt.NDArray[np.int64], tuple[int, 
         raise ValueError(
             f"MaxPoolGrad: index value {value} at position {int(wrong[0])} is out of range [0, {size}) of dX {shape}"
         )
-    return dy, indices, shape
+    return indices
 
 
 def max_pool_grad(node: Node) -> Array:

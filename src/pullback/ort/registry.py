@@ -63,10 +63,17 @@ class KernelDef:
 
 _lock = lock_free_in_children(FRONT_END)
 _kernels: dict[bool, list[KernelDef]] = {False: [], True: []}
+_changes = 0
+
+
+def changes() -> int:
+    """How often kernels have been added or taken back: what was found before then may be found no more."""
+    return _changes
 
 
 def register_kernel(kernel: KernelDef, *, quirks: bool = False) -> KernelDef:
     """Add a kernel to the mended table, or to that of `quirks()`; one that another already covers is a ValueError."""
+    global _changes
     with _lock:
         for other in _kernels[quirks]:
             if kernel.conflicts(other):
@@ -75,15 +82,18 @@ def register_kernel(kernel: KernelDef, *, quirks: bool = False) -> KernelDef:
                     f"registered kernel with op versions {other.since_version} to {other.end_version}"
                 )
         _kernels[quirks].append(kernel)
+        _changes += 1
     return kernel
 
 
 def unregister_kernel(kernel: KernelDef, *, quirks: bool = False) -> None:
     """Take a kernel back; ValueError if it is not there."""
+    global _changes
     with _lock:
         if kernel not in _kernels[quirks]:
             raise ValueError(f"unregister_kernel: no kernel for {kernel.op_type} {kernel.since_version} is registered as given")
         _kernels[quirks].remove(kernel)
+        _changes += 1
 
 
 def find_kernel(domain: str | None, op_type: str, opset: int | None, dtypes: Mapping[str, Any]) -> KernelDef:

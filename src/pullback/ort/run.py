@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from pullback.ops.arguments import as_entries, shown
+from pullback.ops.replay import run_translated
 from pullback.ort.quirks import quirks_active
-from pullback.ort.registry import Node, find_kernel
+from pullback.ort.registry import Node, changes, find_kernel
 from pullback.ort.schema import Schema, as_opset, bind_attributes, bind_inputs, bind_types, find_schema
 from pullback.registry import REFERENCE, backend
 
@@ -65,6 +66,21 @@ def run_kernel(
     the shape of dX, needed by the two pool gradients; its batch may be symbolic (None or a name) and then comes from dY.
     `opset` is the version of the default domain (None: the newest), `domain` the operator's (None: where it lives).
     """
+
+    def translate() -> Any:
+        return _run(op_type, inputs, attrs, output_shape, opset, domain, outputs)
+
+    if quirks_active() or type(inputs) is not dict:
+        return translate()
+    options = (op_type, attrs, output_shape, opset, domain, outputs)
+    return run_translated((run_kernel, changes()), inputs, options, translate)
+
+
+def _run(
+    op_type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None, output_shape: Iterable[Any] | None,
+    opset: int | None, domain: str | None, outputs: Iterable[str] | None,
+) -> Any:  # fmt: skip
+    """The call, checked and translated."""
     version = as_opset(opset)
     schema = find_schema(op_type, domain, version)
     since = schema.since_version(version)

@@ -165,7 +165,8 @@ def run_kernel(
     if not isinstance(kernel_name, str):
         raise TypeError(f"run_kernel: kernel_name must be a string, not {shown(kernel_name)}")
     given = {} if attrs is None else attrs
-    check_mappings(kernel_name, inputs, given)
+    if type(inputs) is not dict or type(given) is not dict:
+        check_mappings(kernel_name, inputs, given)
     if any_traced(inputs.values()):
         from pullback.tfjs.recorded import run_recorded
 

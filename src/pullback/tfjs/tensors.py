@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.ops.arguments import as_array, shown
+from pullback.ops.replay import step
 from pullback.rules import Array, is_supported_float
 
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
@@ -27,10 +28,14 @@ def as_tensor(kernel: str, name: str, value: npt.ArrayLike) -> Array:
         return array
     if kind not in "iu":
         raise TypeError(f"{kernel}: {name} has dtype {array.dtype}; TF.js has float32, int32, bool and complex64")
+    return array if array.dtype == INT32 else np.asarray(step(_as_int32, (kernel, name), array))
+
+
+def _as_int32(kernel: str, name: str, array: Array) -> Array:
     limits = np.iinfo(np.int32)
     if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
         raise ValueError(f"{kernel}: {name} has dtype {array.dtype} and values beyond int32, the only integers of TF.js")
-    return array.astype(INT32, copy=False)
+    return array.astype(INT32)
 
 
 def working_dtype(*arrays: Array) -> np.dtype[Any]:

@@ -160,9 +160,32 @@ def _numba_as_shipped() -> Iterator[tuple[Any, Any]]:
 
 @cache
 def _own_codegen() -> Any:
-    from numba.core.codegen import JITCPUCodegen
+    """Numba's generator of code for this CPU, without what it does to make each function callable from Python at once.
 
-    return JITCPUCodegen("pullback")
+    A kernel is dozens of small functions that end up within one. Left to itself, Numba would optimise each of them with all that
+    it calls, and make machine code of each, before the kernel that contains them all is optimised and made machine code of again.
+    """
+    from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+
+    class Library(JITCodeLibrary):  # type: ignore[misc]
+        optimize = JITCodeLibrary._optimize_final_module
+
+        def _optimize_final_module(self) -> None: ...
+
+        def _finalize_specific(self) -> None: ...
+
+        def get_pointer_to_function(self, name: str) -> int:
+            self._ensure_finalized()
+            return 0
+
+    class Codegen(JITCPUCodegen):  # type: ignore[misc]
+        _library_class = Library
+
+        def _add_module(self, module: Any) -> None: ...
+
+        def set_env(self, env_name: str, env: Any) -> None: ...
+
+    return Codegen("pullback")
 
 
 def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
@@ -191,6 +214,7 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
         result = compile_extra(
             typing, target, kernel, (RecordType(record, record.changes), types.int64, types.int64), types.void, flags, {}
         )
+        result.library.optimize()
         code = binding.parse_assembly(str(result.library._final_module))
         linked_functions.join(code)
         object_code = target.codegen()._tm.emit_object(code)
