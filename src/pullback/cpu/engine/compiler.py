@@ -162,11 +162,20 @@ def _numba_as_shipped() -> Iterator[tuple[Any, Any]]:
 def _own_codegen() -> Any:
     """Numba's generator of code for this CPU, without what it does to make each function callable from Python.
 
-    A kernel is dozens of small functions that end up within one: machine code of each alone would be made for nothing.
+    A kernel is dozens of small functions that end up within one. Numba would optimise each with all that it calls, again on every
+    level, and make machine code of each. Here those that call nothing are optimised, then the whole kernel.
     """
     from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 
+    from pullback.cpu.simd.vectors import OPTIMISED_FIRST
+
     class Library(JITCodeLibrary):  # type: ignore[misc]
+        optimise = JITCodeLibrary._optimize_final_module
+
+        def _optimize_final_module(self) -> None:
+            if not self._linking_libraries or self.name in OPTIMISED_FIRST:
+                self.optimise()
+
         def _finalize_specific(self) -> None: ...
 
         def get_pointer_to_function(self, name: str) -> int:
@@ -212,6 +221,7 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
         # LLVM's last passes before machine code change the module in place. Loops come out better of a second round: a depthwise
         # convolution of stride 2 by 1.15 times.
         machine_code = target.codegen()._tm.emit_object
+        result.library.optimise()
         machine_code(result.library._final_module)
         code = binding.parse_assembly(str(result.library._final_module))
         linked_functions.join(code)

@@ -8,7 +8,7 @@ from pullback.cpu.pool.over_channels_kernel import finish_rows, make_over_channe
 from pullback.cpu.pool.records import GatherMaxGrad
 from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_reading, line_at, lines_of
 from pullback.cpu.simd.native import LINE
-from pullback.cpu.simd.vectors import choose, equal, inline
+from pullback.cpu.simd.vectors import choose, equal, inline_loop
 
 
 def build(lanes: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def make_gather(width, load, load_codes, store):
         splat, splat_code = width.splat, width.splat_code
 
-        @inline
+        @inline_loop
         def gather(c, n, dy, winners, dx, lines, cells):
             """Gradient of n channels of one input cell: dy of the windows whose winner it is."""
             line_table, line_count = lines

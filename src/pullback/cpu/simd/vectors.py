@@ -6,6 +6,7 @@ Each operation is a Numba intrinsic that emits the LLVM instruction of its name,
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -29,6 +30,14 @@ LLVM_TYPES = {
 
 # Helpers of kernels are inlined and never raise, so a kernel is one flat function without Python in it.
 inline = njit(forceinline=True, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+OPTIMISED_FIRST: set[str] = set()  # names of functions that are optimised by themselves before they are inlined
+
+
+def inline_loop(function: Callable[..., Any]) -> Any:
+    """`inline` for a short loop over taps: it is unrolled for itself, and again where it has been inlined."""
+    OPTIMISED_FIRST.add(function.__qualname__)
+    return inline(function)
 
 
 # Functions too large to be inlined: loops around them would carry all their addresses along.
