@@ -59,9 +59,9 @@ NARROW = """
 from cpu_calls import assert_close, bits, pool_calls, reals, shaped
 import sys, numpy as np, pullback as pb
 from pullback.cpu.engine.machine import machine
-width, layout = int(sys.argv[1]), sys.argv[2]
+width, layout, dtypes = int(sys.argv[1]), sys.argv[2], sys.argv[3].split()
 assert machine().vector_bytes == width
-for dtype in (np.float32, np.float64, np.float16):
+for dtype in dtypes:
     x = reals(shaped(layout, 2, 19, 23, 37), dtype=dtype)
     for window, options in (((2, 2), {}), ((3, 2), {"stride": (1, 2), "padding": "same"}), ((2, 3), {"dilation": 2})):
         for name, call in pool_calls(x, window, layout=layout, **options).items():
@@ -75,16 +75,16 @@ for dtype in (np.float32, np.float64, np.float16):
 
 
 @pytest.mark.parametrize(
-    ("width", "layout"),
+    ("width", "layout", "dtypes"),
     [
-        (16, "channels_last"),
-        (32, "channels_first"),
-        pytest.param(16, "channels_first", marks=pytest.mark.slow),
-        pytest.param(32, "channels_last", marks=pytest.mark.slow),
+        (16, "channels_last", "float32 float64"),
+        (32, "channels_first", "float32 float16"),
+        pytest.param(16, "channels_first", "float32 float64 float16", marks=pytest.mark.slow),
+        pytest.param(32, "channels_last", "float32 float64 float16", marks=pytest.mark.slow),
     ],
 )
-def test_narrower_registers_give_the_same_results(width: int, layout: str) -> None:
-    run_python(NARROW, str(width), layout, timeout=600, PULLBACK_VECTOR_BYTES=str(width))
+def test_narrower_registers_give_the_same_results(width: int, layout: str, dtypes: str) -> None:
+    run_python(NARROW, str(width), layout, dtypes, timeout=600, PULLBACK_VECTOR_BYTES=str(width))
 
 
 # Loads and stores under masks touch their first place here, also where no lane is set: a place outside of its array crashes. On
