@@ -43,8 +43,9 @@ test-slow: $(VENV)/ready ## the soak tests
 fuzz: $(VENV)/ready ## random calls against the reference, for SECONDS=600 seconds; SEED=7 repeats a run, FUZZ='--op conv' narrows
 	$(VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
-fit: $(VENV)/ready ## measure the costs of cpu/pool/tuning.py on this machine, beside those in use
+fit: $(VENV)/ready ## measure the numbers of cpu/*/tuning.py on this machine, beside those in use
 	$(VENV)/bin/python tools/fit.py
+	$(VENV)/bin/python tools/sweep.py
 
 peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchmark, ONNX Runtime's training build and TF.js (needs node)
 
