@@ -6,6 +6,7 @@ JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
 PEERS := .peers
 JOBS ?= 2
+PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
 .PHONY: demo test lint types unit test-torch test-jax test-peers test-slow fuzz fit peers bench clean help
@@ -26,16 +27,16 @@ types: $(VENV)/ready
 	$(VENV)/bin/mypy
 
 unit: $(VENV)/ready
-	$(VENV)/bin/python -m pytest -n $(JOBS)
+	$(VENV)/bin/python $(PYTEST)
 
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
-	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) -m torch
+	$(TORCH_VENV)/bin/python $(PYTEST) -m torch
 
 test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
-	$(JAX_VENV)/bin/python -m pytest -n $(JOBS) -m jax
+	$(JAX_VENV)/bin/python $(PYTEST) -m jax
 
 test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test themselves with, on our ops
-	$(TORCH_VENV)/bin/python -m pytest -n $(JOBS) -m peers
+	$(TORCH_VENV)/bin/python $(PYTEST) -m peers
 
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/bin/python -m pytest -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.native import fill_zero
@@ -10,6 +11,7 @@ from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import outline, stay_outline
 
 
+@cache
 def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`channels_first`)."""
     SIZE, WIDE = lanes.size, lanes.compute_size

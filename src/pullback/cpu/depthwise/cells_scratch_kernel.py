@@ -6,6 +6,7 @@ group c // group_out_channels, whose input channels begin at group * group_in_ch
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -47,6 +48,7 @@ def source_row(args, image, entry):
     return args.source + (image * args.source_rows + word(args.halo_rows, entry)) * args.source_pitch
 
 
+@cache
 def make_permute(lanes: Any) -> Any:
     """permute(vector, order): lane i of the result is lane order[i], int32 in memory (int64 beside float64)."""
     count, size = lanes.count, lanes.compute_size
@@ -83,6 +85,7 @@ def fill_halo(area, cell, segment):
     return cells
 
 
+@cache
 def make_copy_block(lanes: Any) -> Any:
     """copy_block: all source rows of a block with all their channels, in the compute type (records of CellsCopied)."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
@@ -134,6 +137,7 @@ def copy_narrow(args, segment, image, block, copies):
         copy_bytes(copies + (i - n0) * args.copy_pitch, row, segment.source_bytes)
 
 
+@cache
 def make_spread_block(lanes: Any) -> Any:
     """spread_block: all source rows of a block for `count` output channels from `channel` on (records of CellsSpread)."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size

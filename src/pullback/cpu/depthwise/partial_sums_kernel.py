@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.depthwise.records import FilterAdd
 from pullback.cpu.simd.vectors import inline
 
 
+@cache
 def make_store_sums(lanes: Any) -> Any:
     """store_sums(vectors, result, count): the lanes of `count` vectors of sums, added up."""
     V, WIDE = lanes.count, lanes.compute_size

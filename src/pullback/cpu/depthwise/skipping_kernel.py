@@ -5,6 +5,7 @@ A block is then computed row by row, each with the taps that meet a row of the s
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.depthwise.records import (
@@ -62,6 +63,7 @@ def put_spare(entries, total, spare):
         entry.weight = spare
 
 
+@cache
 def make_sum_rows(lanes: Any, most_outs: int) -> Any:
     """sum_rows: some rows of up to `most_outs` output channels."""
     V, WIDE = lanes.count, lanes.compute_size
@@ -95,6 +97,7 @@ def make_sum_rows(lanes: Any, most_outs: int) -> Any:
     return sum_rows
 
 
+@cache
 def make_products_of_taps(lanes: Any, ranged: bool) -> Any:
     """products(source, dy, sums, entries, total, count, ranges, lines, pitch): of `total` listed taps (see make_plane_products)."""
 
@@ -128,6 +131,7 @@ def make_products_of_taps(lanes: Any, ranged: bool) -> Any:
     return products
 
 
+@cache
 def make_sum_products(lanes: Any) -> Any:
     """sum_products: the products of some rows of dy with what their taps meet, added to a vector of sums for each weight."""
     V = lanes.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from numba import types
@@ -59,6 +60,7 @@ def _make_tile(lanes: Any) -> Any:
     return tile
 
 
+@cache
 def make_strips(lanes: Any) -> Any:
     """strips(...): whole strips of `rows` rows."""
     tile = _make_tile(lanes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,7 @@ CHUNK = 3  # taps that share the source vectors they read
 CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they read
 
 
+@cache
 def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` target columns of n channels: sums over taps of source vectors times weight vectors, `registers` vectors at a time.
 
@@ -115,6 +117,7 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     return tile
 
 
+@cache
 def make_places_tile(lanes: Any, outs: int) -> Any:
     """One vector of an unpacked plane for `outs` output channels: sums over the taps of a PlanePhase times one scalar weight each.
 
@@ -221,6 +224,7 @@ class Products:
             emitter.store(place, total, True, mask)
 
 
+@cache
 def make_phase_products(lanes: Any, rows: int, taps: int, dense: bool) -> Any:
     """tile(phase, source, dy, sums, n, entries, count): products over `count` columns of a ColumnPhase, in n channels."""
     products = Products(lanes, rows, taps, dense, False)
@@ -239,6 +243,7 @@ def make_phase_products(lanes: Any, rows: int, taps: int, dense: bool) -> Any:
     return tile
 
 
+@cache
 def make_plane_products(lanes: Any, taps: int, ranged: bool) -> Any:
     """Products of `taps` taps over `count` vectors of an unpacked plane.
 

@@ -201,11 +201,11 @@ def _compile(variant: Variant) -> tuple[dict[str, Any], bytes]:
 
     with _numba_as_shipped() as (typing, target):
         from pullback.cpu.simd import linked_functions
-        from pullback.cpu.simd.lanes import Lanes
+        from pullback.cpu.simd.lanes import lanes_of
         from pullback.cpu.simd.record_types import RecordType
 
         options = dict(variant.options)
-        lanes = Lanes(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
+        lanes = lanes_of(variant.dtype, machine().vector_bytes, options.pop("winner", "uint8"))
         module = import_module(f"pullback.cpu.{variant.module}_kernel")
         kernel = module.build(lanes, **options)[variant.kernel]
         record = _record_of(kernel)

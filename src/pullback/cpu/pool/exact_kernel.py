@@ -6,12 +6,14 @@ of its own: rows with such a window are done again here.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.pool.windows_kernel import cells_read, line_at
 from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
 
 
+@cache
 def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tuple[Any, Any]:
     """(look_again, index_row) for one element type and winner rule."""
     SIZE, WINNER = lanes.size, lanes.winner_size

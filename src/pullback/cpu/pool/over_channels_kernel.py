@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.native import fence, stream_bytes
 from pullback.cpu.simd.vectors import inline
 
 
+@cache
 def make_over_channels(lanes: Any) -> tuple[Any, Any]:
     """(over_channels, over_many_channels) for one element type."""
     V, P, Q = lanes.count, 2 * lanes.count, 4 * lanes.count

@@ -13,6 +13,7 @@ avg_grad unpacks the rows of dy it needs into scratch, divided and with zeros ar
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
@@ -22,6 +23,7 @@ from pullback.cpu.simd.native import LINE, fence
 from pullback.cpu.simd.vectors import choose, equal, get_byte, get_int, get_int32, inline, outline, put_int, stay_outline
 
 
+@cache
 def make_won(group, safe):
     """What a group of neighbouring cells of a phase won. safe: all that is read lies inside the arrays."""
     G, SIZE, WINNER = group.count, group.size, group.winner_size
@@ -44,6 +46,7 @@ def make_won(group, safe):
     return won
 
 
+@cache
 def make_summed(group):
     """The dy of all windows that cover a group of neighbouring cells of a phase, from unpacked planes of dy."""
     G, WIDE, splat, load_wide = group.count, group.compute_size, group.splat, group.load_wide

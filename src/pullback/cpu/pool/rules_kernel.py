@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.vectors import greater, greater_equal, greater_equal_or_nan, greater_or_nan, inline, invert
@@ -9,6 +10,7 @@ from pullback.cpu.simd.vectors import greater, greater_equal, greater_equal_or_n
 MINUS_INFINITY = -float("inf")
 
 
+@cache
 def make_takes(lanes: Any, ties: str, nan: str) -> Any:
     """takes(cell, best): the lanes where a cell, scanned after the best so far, takes the window.
 
@@ -33,6 +35,7 @@ def make_takes(lanes: Any, ties: str, nan: str) -> Any:
     return {"propagate": propagate, "ignore": ignore, "leading": leading}[nan]
 
 
+@cache
 def make_loses(lanes: Any, floor: bool) -> Any:
     """loses(best, above): the lanes whose best is no winner after all: a NaN, or with a floor what does not exceed it."""
     splat = lanes.splat

@@ -7,6 +7,7 @@ winner from outside the library that is no cell of its window. None of these is 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.pool.records import (
@@ -28,6 +29,7 @@ AHEAD = 2048  # elements zeroed before they are reached
 code_steps_at, forward_at = records_at(CodeSteps), records_at(MaxForward, changes=True)
 
 
+@cache
 def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, Any]:
     """(scatter_rows, finish): add rows of dy into a block of wide sums; complete a block and move it to dx.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -13,6 +14,7 @@ from pullback.cpu.simd.masked_memory import masked_load
 from pullback.cpu.simd.vectors import I8, I32, pointer, some_lanes, splat_lanes
 
 
+@cache
 def make_many_places(checks_rows: bool) -> Any:
     """checks_rows: whether a tap above or below its plane is looked for too; it may meet a cell of another plane."""
 

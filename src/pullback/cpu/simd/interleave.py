@@ -8,6 +8,7 @@ the next row overwrites that, and scratch has a vector of slack. Reading may run
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.runs import make_runs
@@ -17,6 +18,7 @@ from pullback.cpu.simd.vectors import inline, outline, stay_outline
 SHUFFLED_STRIDES = (2, 3, 4)
 
 
+@cache
 def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
     """(fill, unpack, pack) for one element type; `shuffles` makes rows of single elements quick at strides 2 to 4, at more code."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size

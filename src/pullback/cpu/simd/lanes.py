@@ -5,6 +5,7 @@ The same source gives AVX-512, AVX2, SSE or NEON: `Lanes(dtype, vector_bytes)` i
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -34,6 +35,20 @@ from pullback.cpu.simd.vectors import (
 )
 
 
+@cache
+def lanes_of(dtype: str, vector_bytes: int, winner: str = "uint8") -> Lanes:
+    """The operations of a type, made once: what is built from them and has been compiled serves the next kernel too."""
+    return Lanes(dtype, vector_bytes, winner)
+
+
+@cache
+def _several(lanes: Lanes, registers: int) -> Lanes:
+    group = Lanes(lanes.dtype, registers * lanes.vector_bytes, lanes.winner)
+    group.register_lanes = lanes.register_lanes
+    group._make_shuffles(lanes, registers)
+    return group
+
+
 class Lanes:
     """The vector operations for one element type: computed as float32 or float64, stored as the element type."""
 
@@ -52,14 +67,11 @@ class Lanes:
 
     def times(self, registers: int) -> Lanes:
         """The same operations on several registers at once; LLVM splits them."""
-        group = Lanes(self.dtype, registers * self.vector_bytes, self.winner)
-        group.register_lanes = self.register_lanes
-        group._make_shuffles(self, registers)
-        return group
+        return _several(self, registers)
 
     def narrow(self, count: int) -> Lanes:
         """The same operations on a register of `count` lanes."""
-        return Lanes(self.dtype, count * self.compute_size, self.winner)
+        return lanes_of(self.dtype, count * self.compute_size, self.winner)
 
     def _storage(self) -> Any:
         return {"float64": F64, "float32": F32, "float16": F16, "bfloat16": I16}[self.dtype]

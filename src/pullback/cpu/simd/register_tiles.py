@@ -6,6 +6,7 @@ table, so that one tile serves matrix products and convolutions alike. All sizes
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -244,6 +245,7 @@ def _flat(ctx: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
     return flat
 
 
+@cache
 def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
     """tiles(count, a, b, c, k, more): C[r, 0:n] = (or +=) the sum over t < blocks, i < depth of A(r, t, i) * B(t, i, :), r < count.
 

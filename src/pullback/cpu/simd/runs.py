@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.vectors import inline
 
 
+@cache
 def make_runs(lanes: Any) -> tuple[Any, Any]:
     """(widen_run, narrow_run) for one element type: run(source, target, count) from an array into scratch, and the reverse."""
     narrow = (lanes.size, lanes.load, lanes.load_some, lanes.store, lanes.store_some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -35,6 +36,7 @@ def emit_memory(operation: Any, ctx: Any, builder: Any, args: Any) -> Any:
     return emit(ctx, builder, None, args)
 
 
+@cache
 def make_transpose(lanes: Any, *, widen: bool) -> Any:
     """transpose(source, source_row, target, target_row, rows, cols): target[j][i] = source[i][j], distances of rows in bytes.
 

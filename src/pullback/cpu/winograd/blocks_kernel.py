@@ -7,6 +7,7 @@ many channels at a time as a vector has lanes.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pullback.cpu.engine.records import WORD
@@ -22,6 +23,7 @@ def tile_start(i, outputs, d):
     return i // d * outputs * d + i % d
 
 
+@cache
 def make_place(height: int, width: int) -> Any:
     """place(args, array, table, base, row, row_pitch, column, column_pitch, outside): a table of the addresses of a tile's cells.
 
@@ -47,6 +49,7 @@ def make_place(height: int, width: int) -> Any:
     return place
 
 
+@cache
 def make_reader(lanes: Any, rows: Matrix, columns: Matrix, outputs_h: int, outputs_w: int, channels_first: bool) -> Any:
     """read(args, array, source, tap_block, position, count, channels, target, point_pitch, tile_pitch, scratch): transformed tiles.
 
@@ -113,6 +116,7 @@ def make_reader(lanes: Any, rows: Matrix, columns: Matrix, outputs_h: int, outpu
     return read_first if channels_first else read_last
 
 
+@cache
 def make_writer(lanes: Any, rows: Matrix, columns: Matrix, channels_first: bool) -> Any:
     """write(args, array, source, point_pitch, tile_pitch, target, position, count, channels, scratch): the reverse.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -12,6 +13,7 @@ from pullback.cpu.simd.transpose import emit_memory, transposed_registers
 from pullback.cpu.simd.vectors import I64, outline, stay_outline
 
 
+@cache
 def make_stage(lanes: Any) -> Any:
     """(read, write) of at most as many rows as a vector has lanes, and any number of cells.
 

@@ -7,6 +7,7 @@ axes the matrices are applied to rows and columns in turn. The filter gradient i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -120,6 +121,7 @@ def _address(builder: Any, table: Any, place: int, offset: Any) -> Any:
     return builder.add(builder.load(pointer(builder, entry, I64)), offset)
 
 
+@cache
 def make_gather(lanes: Any, rows: Matrix, columns: Matrix, wide: bool) -> Any:
     """gather(table, offset, target, point_pitch, n): one vector of channels of a tile, transformed, to scratch.
 
@@ -159,6 +161,7 @@ def make_gather(lanes: Any, rows: Matrix, columns: Matrix, wide: bool) -> Any:
     return gather
 
 
+@cache
 def make_scatter(lanes: Any, rows: Matrix, columns: Matrix, wide: bool) -> Any:
     """scatter(source, point_pitch, table, offset, n): the reverse; gives 0 if all results are finite."""
     V, width = lanes.count, len(columns[0])
