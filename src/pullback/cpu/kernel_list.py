@@ -71,7 +71,6 @@ def _sweeps(op: str) -> tuple[Row, ...]:
         Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
         Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
         Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
-        Row("transposed", conv.can_transpose, conv.transpose_pays, conv.transposed_conv, WEIGHTS, aliases=("turned",)),
         Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
     )
 

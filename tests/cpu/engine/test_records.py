@@ -63,10 +63,5 @@ def test_every_kernel_says_what_it_cannot_and_when_it_loses() -> None:
     x, f = np.ones((1, 8, 8, 4), np.float32), np.ones((3, 3, 1, 4), np.float32)
     with pb.kernel("depthwise"):
         assert pb.explain("conv", x, f, groups=4).chosen.name == "group_cells"
-    small = np.ones((2, 40, 3, 3), np.float32)
-    with pb.kernel("turned"):
-        assert (
-            pb.explain("conv", small, np.ones((40, 40, 1, 1), np.float32), layout="channels_first").chosen.name == "transposed"
-        )
     names = {kernel.name for op in ("conv", "conv_grad_filter") for kernel in kernels_for(op, "cpu")}
     assert {"slide", "flat", "group_planes", "group_cells"} < names

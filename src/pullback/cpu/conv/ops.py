@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv import tuning
 from pullback.cpu.conv.cells import prefers_cells
 from pullback.cpu.conv.common import ConvPlan
 from pullback.cpu.conv.direct import direct_plan
 from pullback.cpu.conv.filter_gradient import FilterPlan, filter_plan
 from pullback.cpu.conv.filter_order import in_known_order
 from pullback.cpu.conv.sweep import lies_far
-from pullback.cpu.conv.transpose import transposed
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, round_up
-from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.rules import Array
 from pullback.window import Window, axis_slices
@@ -122,34 +118,4 @@ def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
 def few_channels(problem: Problem) -> str | None:
     if not prefers_cells(problem):
         return "its vectors run over cells, and the output channels fill vectors as well"
-    return None
-
-
-def transposed_conv(problem: Problem, source: Array, filter: Array) -> Array:
-    """Images transposed to channels_last and back, between which the direct kernel finds whole vectors of channels."""
-    last = replace(problem, layout="channels_last")
-    rank = problem.window.rank
-    cells = transposed(source.reshape(*source.shape[:2], -1))
-    shape = last.output_shape if problem.op == "conv" else last.input_shape
-    given = last.input_shape if problem.op == "conv" else last.output_shape
-    result = run_sweep(direct_plan, last, cells.reshape(given), filter.transpose(*range(2, rank + 2), 1, 0))
-    flat = transposed(result.reshape(shape[0], -1, shape[-1]))
-    return flat.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
-
-
-def can_transpose(problem: Problem) -> str | None:
-    if problem.layout != "channels_first":
-        return "it transposes images from channels_first, and these lie in channels_last"
-    return ordinary(problem)
-
-
-def transpose_pays(problem: Problem) -> str | None:
-    window = problem.window
-    if max(math.prod(window.input_size), math.prod(window.output_size)) > tuning.TRANSPOSED_CELLS:
-        return f"it is for images of at most {tuning.TRANSPOSED_CELLS} cells, which do not fill vectors"
-    if min(problem.channels_in, problem.channels_out) // problem.groups < tuning.TRANSPOSED_CHANNELS:
-        return f"it is for at least {tuning.TRANSPOSED_CHANNELS} channels, which fill vectors"
-    both = math.prod(problem.input_shape) + math.prod(problem.output_shape)
-    if both * problem.dtype.itemsize > tuning.TRANSPOSED_BYTES:
-        return "it transposes all images at once, and these take too much memory"
     return None

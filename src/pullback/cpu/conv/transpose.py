@@ -1,4 +1,4 @@
-"""Transposing matrices on all threads: filter gradients as PyTorch keeps its weights, small images in another layout."""
+"""Transposing matrices on all threads: filter gradients as PyTorch keeps its weights."""
 
 from __future__ import annotations
 

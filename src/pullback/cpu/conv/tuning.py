@@ -28,11 +28,6 @@ POINTWISE_CELLS = 256  # cells of a block at the most
 # it, transposing a result, and the share of its time that the direct kernel waits for memory that is not prefetched.
 TILE_TERMS, COPIED, TRANSPOSED_RESULT, WAITED = 6, 2, 7, 0.2
 
-# transposed: channels_first images that are transposed to channels_last and back.
-TRANSPOSED_CELLS = 16  # cells of an image at the most: larger ones fill vectors in place
-TRANSPOSED_CHANNELS = 32  # channels at least
-TRANSPOSED_BYTES = 8 << 20  # bytes of all images at the most
-
 # Filter gradient.
 FEW_CHANNELS, FEW_IN_PLACE = 7, 10  # channels below which taps are merged: packed with x, or where they are
 TRANSPOSING = 0.5  # cycles to transpose an element into a panel
