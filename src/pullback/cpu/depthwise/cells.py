@@ -16,7 +16,7 @@ from pullback.cpu.depthwise.common import (
     run_padded_gather,
     wide,
 )
-from pullback.cpu.depthwise.records import CellsDirect, CellsGrouped
+from pullback.cpu.depthwise.records import CellsOneChannel, CellsSeveralChannels
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
@@ -56,15 +56,15 @@ def _weights(problem: Problem, filter: Array) -> Array:
 @planned
 def gather_plan(problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
-    sides, direct, moved = sides_of(problem), is_depthwise(problem), moved_bytes(problem)
+    sides, one_channel, moved = sides_of(problem), is_depthwise(problem), moved_bytes(problem)
     tables, scratch = cells_tables(problem, sides, padded)
     step = tables.get("step", sides.out_channels)
     lines = all(count * sides.size % LINE == 0 for count in (sides.out_channels, step, sides.lanes))
     target_bytes = problem.batch * sides.rows * sides.target_pitch
     stream = streams(moved) and lines and target_bytes >= SMALLEST  # smaller results are not aligned
-    stage = streams(moved) and not stream and direct and tables["segments"] == 1
+    stage = streams(moved) and not stream and one_channel and tables["segments"] == 1
     tables |= {"weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_pitch if stage else 0
-    compiled = Variant("depthwise.cells", "direct" if direct else "grouped", problem.dtype.name)
+    compiled = Variant("depthwise.cells", "one_channel" if one_channel else "several_channels", problem.dtype.name)
     pieces = problem.batch * tables["blocks"] * tables["segments"]
-    return make_plan(compiled, CellsDirect if direct else CellsGrouped, pieces, scratch, moved, tables)
+    return make_plan(compiled, CellsOneChannel if one_channel else CellsSeveralChannels, pieces, scratch, moved, tables)

@@ -7,7 +7,13 @@ from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_tables import cells_tables, sides_of
 from pullback.cpu.depthwise.common import is_depthwise
 from pullback.cpu.depthwise.partial_sums import FilterPlans, with_add
-from pullback.cpu.depthwise.records import ROW_ENTRIES_SPARE, CellsFilterDirect, CellsFilterGrouped, ListedOffsets, Segment
+from pullback.cpu.depthwise.records import (
+    ROW_ENTRIES_SPARE,
+    CellsFilterOneChannel,
+    CellsFilterSeveralChannels,
+    ListedOffsets,
+    Segment,
+)
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -18,7 +24,7 @@ from pullback.problem import Problem
 @planned
 def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
     """padded: taps beside the source may be multiplied by zero; a result that is not finite may be wrong then."""
-    sides, direct, window, moved = sides_of(problem), is_depthwise(problem), problem.window, moved_bytes(problem)
+    sides, one_channel, window, moved = sides_of(problem), is_depthwise(problem), problem.window, moved_bytes(problem)
     used = window.tap_count * sides.tap_weights
     sums_bytes = used + window.kernel[-1] * sides.tap_weights  # a spare row of taps behind them
     worth = moved // max(tuning.LEAST_PIECE_BYTES, 2 * sums_bytes)
@@ -27,15 +33,15 @@ def filter_plans(problem: Problem, padded: bool = True) -> FilterPlans:
     tables, area = cells_tables(problem, sides, padded)
     dy_start = round_up(area_start + area, LINE)
     units = problem.batch * tables["blocks"] * tables["segments"]
-    group = ceil_div(units, most)
-    pieces = ceil_div(units, group)
+    per_piece = ceil_div(units, most)
+    pieces = ceil_div(units, per_piece)
     tables |= {
-        "dy": None, "sums": None, "sums_bytes": sums_bytes, "spare": used, "group": group, "units": units,
+        "dy": None, "sums": None, "sums_bytes": sums_bytes, "spare": used, "per_piece": per_piece, "units": units,
         "area_start": area_start, "dy_start": dy_start,
     }  # fmt: skip
     # Groups of one channel copy the part of a row of dy that belongs to a segment; the others read it where it is.
-    dy_bytes = int(tables["segment_table"][:, Segment.place("target_bytes")].max()) if direct else 0
-    compiled = Variant("depthwise.cells_filter", "direct" if direct else "grouped", problem.dtype.name)
-    record = CellsFilterDirect if direct else CellsFilterGrouped
+    dy_bytes = int(tables["segment_table"][:, Segment.place("target_bytes")].max()) if one_channel else 0
+    compiled = Variant("depthwise.cells_filter", "one_channel" if one_channel else "several_channels", problem.dtype.name)
+    record = CellsFilterOneChannel if one_channel else CellsFilterSeveralChannels
     products = make_plan(compiled, record, pieces, dy_start + dy_bytes, moved, tables)
     return with_add(problem, products, pieces, sums_bytes)

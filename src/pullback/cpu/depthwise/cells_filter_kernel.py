@@ -18,7 +18,7 @@ from pullback.cpu.depthwise.cells_scratch_kernel import (
     place_of,
 )
 from pullback.cpu.depthwise.emit_kernel import word
-from pullback.cpu.depthwise.records import CellsFilterDirect, CellsFilterGrouped, ListedOffsets, Offsets
+from pullback.cpu.depthwise.records import CellsFilterOneChannel, CellsFilterSeveralChannels, ListedOffsets, Offsets
 from pullback.cpu.depthwise.tiles_kernel import make_phase_products
 from pullback.cpu.simd.native import copy_bytes, fill_zero
 from pullback.cpu.simd.record_types import records_at
@@ -127,10 +127,10 @@ def build(lanes: Any) -> dict[str, Any]:
                     run(phase, at + c * WIDE, there, to + c * WIDE, n, entries, rows, t1 - t0, many)
                 j += many
 
-    def direct(args: CellsFilterDirect, piece, scratch):
+    def one_channel(args: CellsFilterOneChannel, piece, scratch):
         own, area, dy = args.sums + piece * args.sums_bytes, scratch + args.area_start, scratch + args.dy_start
         fill_zero(own, args.sums_bytes)
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, block, segment, phases = place_of(args, unit)
             copy_block(args, segment, image, block, area)
             for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
@@ -139,11 +139,11 @@ def build(lanes: Any) -> dict[str, Any]:
                 copy_bytes(dy, row + begin, segment.target_bytes)  # read in order, and aligned
                 one_row(args, phases, area, dy - begin, own, args.out_channels, scratch, rows)
 
-    def grouped(args: CellsFilterGrouped, piece, scratch):
+    def several_channels(args: CellsFilterSeveralChannels, piece, scratch):
         own, area = args.sums + piece * args.sums_bytes, scratch + args.area_start
         copies = area + args.copy_start
         fill_zero(own, args.sums_bytes)
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, block, segment, phases = place_of(args, unit)
             copy_narrow(args, segment, image, block, copies)
             for c in range(0, args.out_channels, args.step):
@@ -154,4 +154,4 @@ def build(lanes: Any) -> dict[str, Any]:
                     dy = args.dy + (image * args.rows + r) * args.target_pitch + c * SIZE
                     one_row(args, phases, area, dy, own + c * WIDE, n, scratch, rows)
 
-    return {"direct": direct, "grouped": grouped}
+    return {"one_channel": one_channel, "several_channels": several_channels}

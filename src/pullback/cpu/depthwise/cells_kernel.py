@@ -2,8 +2,8 @@
 
 Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. The
 source rows of a block of target rows are first copied into scratch with their halo (cells_scratch_kernel.py), where cells begin on
-whole vectors: memory is read once and in order, however the taps then jump about. `direct` copies whole rows, for one channel per
-group; `grouped` one vector of output channels at a time, spread over groups.
+whole vectors: memory is read once and in order, however the taps then jump about. `one_channel` (per group) copies whole rows;
+`several_channels` one vector of output channels at a time, spread over groups.
 
 Target columns come in phases whose neighbours read neighbouring sources. Where weights are not finite, and so must not meet the
 zeros, the columns at the ends of a row have a range of taps of their own.
@@ -22,7 +22,7 @@ from pullback.cpu.depthwise.cells_scratch_kernel import (
     place_of,
 )
 from pullback.cpu.depthwise.emit_kernel import word
-from pullback.cpu.depthwise.records import FEW_COLUMNS, MANY_COLUMNS, CellsDirect, CellsGrouped
+from pullback.cpu.depthwise.records import FEW_COLUMNS, MANY_COLUMNS, CellsOneChannel, CellsSeveralChannels
 from pullback.cpu.depthwise.tiles_kernel import make_cells_tile
 from pullback.cpu.simd.native import fence, stream_bytes
 from pullback.cpu.simd.vectors import inline, outline, stay_outline
@@ -89,31 +89,31 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
 
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE = lanes.size, lanes.compute_size
-    direct_row = _make_row(
+    one_channel_row = _make_row(
         _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 2 if reach == 1 else 1)),
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 2)),
         _make_columns(lanes, 1, 1, 4),
     )
-    grouped_row = _make_row(
+    several_channels_row = _make_row(
         _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 0)),
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0)),
         _make_columns(lanes, 1, 1, 0),
     )
     copy_block, spread_block = make_copy_block(lanes), make_spread_block(lanes)
 
-    def direct(args: CellsDirect, piece, scratch):
+    def one_channel(args: CellsOneChannel, piece, scratch):
         image, block, segment, phases = place_of(args, piece)
         copy_block(args, segment, image, block, scratch)
         for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
             out = args.target + (image * args.rows + r) * args.target_pitch
             to = scratch + args.stage if args.stage else out
-            direct_row(args, phases, scratch, to, args.weights, args.out_channels, r)
+            one_channel_row(args, phases, scratch, to, args.weights, args.out_channels, r)
             if args.stage:
                 stream_bytes(out, scratch + args.stage, args.target_pitch)
         if args.stage or args.stream:
             fence()
 
-    def grouped(args: CellsGrouped, piece, scratch):
+    def several_channels(args: CellsSeveralChannels, piece, scratch):
         image, block, segment, phases = place_of(args, piece)
         copies = scratch + args.copy_start
         copy_narrow(args, segment, image, block, copies)
@@ -122,8 +122,8 @@ def build(lanes: Any) -> dict[str, Any]:
             spread_block(args, segment, block, copies, scratch, c, n)
             for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
                 out = args.target + (image * args.rows + r) * args.target_pitch + c * SIZE
-                grouped_row(args, phases, scratch, out, args.weights + c * WIDE, n, r)
+                several_channels_row(args, phases, scratch, out, args.weights + c * WIDE, n, r)
         if args.stream:
             fence()
 
-    return {"direct": direct, "grouped": grouped}
+    return {"one_channel": one_channel, "several_channels": several_channels}

@@ -15,7 +15,7 @@ from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_
 from pullback.cpu.depthwise.records import FLAT_MASK, FLAT_VECTORS, PRODUCT_TAPS, FlatGather, FlatProducts
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.engine.pieces import grouped
+from pullback.cpu.engine.pieces import cut_pieces
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import ceil_div
@@ -88,8 +88,8 @@ def _tables(problem: Problem) -> dict[str, Any]:
 def gather_plan(problem: Problem) -> Plan:
     """conv and conv_grad_input."""
     images, moved = problem.batch * problem.groups, moved_bytes(problem)
-    group, pieces = grouped(images, moved)
-    given = _tables(problem) | {"weights": None, "target": None, "group": group, "planes": images}
+    per_piece, pieces = cut_pieces(images, moved)
+    given = _tables(problem) | {"weights": None, "target": None, "per_piece": per_piece, "planes": images}
     return make_plan(Variant(MODULE, "gather", problem.dtype.name), FlatGather, pieces, 0, moved, given)
 
 

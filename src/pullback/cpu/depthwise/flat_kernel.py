@@ -143,7 +143,7 @@ def build(lanes: Any) -> dict[str, Any]:
     store_sums = make_store_sums(lanes)
 
     def gather(args: FlatGather, piece, scratch):
-        for plane in range(piece * args.group, min(piece * args.group + args.group, args.planes)):
+        for plane in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.planes)):
             at, to = args.source + plane * args.source_cells * SIZE, args.target + plane * args.cells * SIZE
             own = args.weights + plane % args.groups * args.taps * WIDE
             j = 0
@@ -161,7 +161,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def products(args: FlatProducts, piece, scratch):
         part, chunk = piece // args.chunks, piece % args.chunks
-        first, count = chunk * args.group, min(args.group, args.units - chunk * args.group)
+        first, count = chunk * args.per_piece, min(args.per_piece, args.units - chunk * args.per_piece)
         for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
             plane = first * args.groups + g
             x, dy = args.source + plane * args.source_cells * SIZE, args.dy + plane * args.cells * SIZE

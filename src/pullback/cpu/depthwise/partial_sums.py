@@ -45,11 +45,11 @@ def plane_pieces(problem: Problem, units: int) -> tuple[dict[str, Any], int]:
     """Fields of a FilterPieces record for so many units of each group, and how many pieces that are."""
     group_block = ceil_div(problem.groups, tuning.PLANES_PIECES)
     parts = ceil_div(problem.groups, group_block)
-    group = ceil_div(units, min(units, max(1, tuning.PLANES_PIECES // parts)))
-    chunks = ceil_div(units, group)
+    per_piece = ceil_div(units, min(units, max(1, tuning.PLANES_PIECES // parts)))
+    chunks = ceil_div(units, per_piece)
     sums_bytes = math.prod(problem.filter_shape) * sum_bytes(problem.dtype)
     given = {
-        "dy": None, "sums": None, "sums_bytes": sums_bytes, "units": units, "group": group, "chunks": chunks,
+        "dy": None, "sums": None, "sums_bytes": sums_bytes, "units": units, "per_piece": per_piece, "chunks": chunks,
         "group_block": group_block,
     }  # fmt: skip
     return given, parts * chunks

@@ -30,7 +30,7 @@ from pullback.cpu.depthwise.records import (
 from pullback.cpu.depthwise.tables import Ints
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.engine.pieces import grouped, slack, streams
+from pullback.cpu.engine.pieces import cut_pieces, slack, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
@@ -191,13 +191,13 @@ def gather_plan(problem: Problem, padded: bool) -> Plan:
     blocks, moved = _blocks(problem), moved_bytes(problem)
     given = blocks.given
     units = problem.batch * problem.groups * given["blocks"]
-    group, pieces = grouped(units, moved)
+    per_piece, pieces = cut_pieces(units, moved)
     out_pitch = given["phases"] * blocks.plane_bytes
     stage = blocks.end + min(PLANE_OUTS, given["group_out_channels"]) * out_pitch
     staged = given["block_rows"] * given["cols"] * problem.dtype.itemsize if streams(moved) else 0
     entry_start = stage + round_up(staged, LINE)
     given |= {
-        "weights": None, "target": None, "group": group, "units": units, "sum_start": blocks.end,
+        "weights": None, "target": None, "per_piece": per_piece, "units": units, "sum_start": blocks.end,
         "sum_pitch": blocks.plane_bytes, "out_pitch": out_pitch, "stage": stage if staged else 0, "entry_start": entry_start,
         "most_taps": blocks.most_taps,
     }  # fmt: skip

@@ -168,7 +168,7 @@ def build(lanes: Any) -> dict[str, Any]:
             limit = args.source + args.units // args.blocks * owned
             unit_bytes = owned // args.blocks
             ahead_bytes = unit_bytes // (args.phases * ((args.group_out_channels + PLANE_OUTS - 1) // PLANE_OUTS))
-            for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+            for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
                 ahead = args.source + (unit + 1) * unit_bytes  # about where the source of the next unit is
                 owner = unit // args.blocks  # an image's group
                 depth, first, last = block_of(args, unit % args.blocks)
@@ -226,7 +226,7 @@ def build(lanes: Any) -> dict[str, Any]:
             part, chunk = piece // args.chunks, piece % args.chunks
             for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
                 fill_zero(own, args.own_bytes)
-                for unit in range(chunk * args.group, min(chunk * args.group + args.group, args.units)):
+                for unit in range(chunk * args.per_piece, min(chunk * args.per_piece + args.per_piece, args.units)):
                     owner = unit // args.blocks * args.groups + g
                     depth, first, last = block_of(args, unit % args.blocks)
                     rows = last - first

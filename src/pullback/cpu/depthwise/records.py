@@ -117,33 +117,33 @@ class CellsGather(Record):
     ints = "weights target stream"  # whether to use non-temporal stores
 
 
-class CellsDirect(CellsCopied, CellsGather):
+class CellsOneChannel(CellsCopied, CellsGather):
     """cells_kernel.py, one channel per group."""
 
     ints = "stage"  # where in scratch a target row waits for a non-temporal copy; 0: it does not
 
 
-class CellsGrouped(CellsSpread, CellsGather):
+class CellsSeveralChannels(CellsSpread, CellsGather):
     """cells_kernel.py, several channels per group."""
 
 
 class CellsFilter(Record):
-    """Filter gradient: a piece takes `group` of the units (segments of blocks) and makes sums of its own."""
+    """Filter gradient: a piece takes `per_piece` of the units (segments of blocks) and makes sums of its own."""
 
     ints = (
         "dy sums sums_bytes spare "  # spare: where in a piece's sums a row of taps takes what a tile adds beyond the last row
-        "units group "
+        "units per_piece "
         "area_start"  # of the source rows in scratch; before it lies a list of rows
     )
 
 
-class CellsFilterDirect(CellsCopied, CellsFilter):
+class CellsFilterOneChannel(CellsCopied, CellsFilter):
     """cells_filter_kernel.py, one channel per group. dy_start: where in scratch a row of dy is copied to."""
 
     ints = "dy_start"
 
 
-class CellsFilterGrouped(CellsSpread, CellsFilter):
+class CellsFilterSeveralChannels(CellsSpread, CellsFilter):
     """cells_filter_kernel.py, several channels per group."""
 
 
@@ -181,7 +181,7 @@ class PlanesGather(PlaneBlocks):
 
     ints = (
         "weights target group_weights "
-        "units group "  # blocks of all images' groups; of a piece
+        "units per_piece "  # blocks of all images' groups; of a piece
         "phases_h phases_w phases "
         "sum_start sum_pitch out_pitch "  # planes of sums in scratch: from phase to phase, from one output channel to the next
         "stage "  # where in scratch results wait for a non-temporal copy; 0: they do not
@@ -191,9 +191,9 @@ class PlanesGather(PlaneBlocks):
 
 
 class FilterPieces(Record):
-    """Pieces of a filter gradient in channels_first: chunks of `group` units (blocks of images), for group_block groups each."""
+    """Pieces of a filter gradient in channels_first: chunks of `per_piece` units (blocks of images), for group_block groups."""
 
-    ints = "dy sums sums_bytes units group chunks group_block"
+    ints = "dy sums sums_bytes units per_piece chunks group_block"
 
 
 class PlanesProducts(PlaneBlocks, FilterPieces):
@@ -216,9 +216,9 @@ class FlatPlanes(Record):
 
 
 class FlatGather(FlatPlanes):
-    """Forward or input gradient; a piece is `group` planes."""
+    """Forward or input gradient; a piece is `per_piece` planes."""
 
-    ints = "weights target planes group"
+    ints = "weights target planes per_piece"
 
 
 class FlatProducts(FlatPlanes, FilterPieces):
@@ -232,10 +232,10 @@ class SlidePlanes(Record):
 
 
 class SlideWeights(SlidePlanes):
-    """Forward or input gradient; a piece is `group` units, which are blocks of planes."""
+    """Forward or input gradient; a piece is `per_piece` units, which are blocks of planes."""
 
     ints = (
-        "weights target units group "
+        "weights target units per_piece "
         "group_weights weight_row weight_column "  # from one group, row, column of the filter to the next
         "stage"  # where in scratch results wait for a non-temporal copy; 0: they do not
     )

@@ -15,7 +15,7 @@ from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_
 from pullback.cpu.depthwise.records import SLIDE_SPARE, SlideGather, SlideInterleave, SlideProducts
 from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.engine.pieces import grouped, streams
+from pullback.cpu.engine.pieces import cut_pieces, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
@@ -97,10 +97,11 @@ def gather_plan(problem: Problem) -> Plan:
     scratch = 2 * SLIDE_SPARE
     stage = scratch if streams(moved) else 0
     units = problem.batch * problem.groups * blocks
-    group, pieces = grouped(units, moved)
+    per_piece, pieces = cut_pieces(units, moved)
     given = _sizes(problem, source, target, low) | more
     given |= {
-        "weights": None, "target": None, "group": group, "units": units, "blocks": blocks, "block_rows": block, "stage": stage,
+        "weights": None, "target": None, "per_piece": per_piece, "units": units, "blocks": blocks, "block_rows": block,
+        "stage": stage,
         "group_weights": taps * taps * wide_size, "weight_row": taps * step, "weight_column": step,
     }  # fmt: skip
     scratch += staged * target[1] * problem.dtype.itemsize if stage else 0

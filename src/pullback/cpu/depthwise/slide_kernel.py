@@ -253,7 +253,7 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
     def gather(args: SlideGather, piece, scratch):
         plane = args.source_rows * args.source_cols * SIZE
         block_bytes = plane // args.blocks
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             owner, b = unit // args.blocks, unit % args.blocks
             row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
             place = args.target + (owner * args.rows + row0) * args.cols * SIZE
@@ -271,15 +271,15 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
         source_plane, plane = args.source_rows * args.source_cols * SIZE, args.rows * args.cols * SIZE
         own = scratch + args.own_start
         part, chunk = piece // args.chunks, piece % args.chunks
-        strips, stop = (args.cols + V - 1) // V, min(chunk * args.group + args.group, args.units)
+        strips, stop = (args.cols + V - 1) // V, min(chunk * args.per_piece + args.per_piece, args.units)
         for g in range(part * args.group_block, min(part * args.group_block + args.group_block, args.groups)):
             fill_zero(own, taps * taps * V * WIDE)
-            for unit in range(chunk * args.group, stop):
+            for unit in range(chunk * args.per_piece, stop):
                 image, b = unit // args.blocks, unit % args.blocks
                 owner = image * args.groups + g
                 row0, row1 = b * args.block_rows, min(b * args.block_rows + args.block_rows, args.rows)
                 # What the next unit reads is prefetched: of this group, or of the next one.
-                n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * args.group, g + 1)
+                n, owner_next = (unit + 1, g) if unit + 1 < stop else (chunk * args.per_piece, g + 1)
                 owner_next += n // args.blocks * args.groups
                 first = n % args.blocks * args.block_rows
                 ahead = args.source + owner_next * source_plane + first * stride * args.source_cols * SIZE
@@ -301,7 +301,7 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
         plane, pitch = args.source_rows * args.source_cols * SIZE, args.cols * SIZE
         block_bytes, spare = plane // args.blocks, scratch + SLIDE_SPARE
         strips = (args.last_column - args.first_column + V - 1) // V
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             owner, b = unit // args.blocks, unit % args.blocks
             row0 = args.first_row + b * args.block_rows
             row1 = min(row0 + args.block_rows, args.last_row)

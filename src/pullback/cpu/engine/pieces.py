@@ -8,10 +8,10 @@ from pullback.cpu.engine.sizes import ceil_div
 PIECE_BYTES = 48 << 10  # bytes moved by a piece: it stays in the second-level cache with room to spare
 
 
-def grouped(units: int, moved: int) -> tuple[int, int]:
+def cut_pieces(units: int, moved: int) -> tuple[int, int]:
     """(units per piece, pieces): pieces of about PIECE_BYTES, so that claiming them costs nothing."""
-    group = max(1, min(units, units * PIECE_BYTES // max(1, moved)))
-    return group, ceil_div(units, group)
+    per_piece = max(1, min(units, units * PIECE_BYTES // max(1, moved)))
+    return per_piece, ceil_div(units, per_piece)
 
 
 _stream_from: int | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.engine.pieces import grouped, slack, streams
+from pullback.cpu.engine.pieces import cut_pieces, slack, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
@@ -97,11 +97,11 @@ def max_grad_plan(problem: Problem) -> Plan:
     phase_rows = ceil_div(in_rows, stride_h)
     block_rows = row_block(phase_rows, stride_h * stride_w * shape.out_row * shape.wide, PHASE_BYTES)
     blocks = in_depth * ceil_div(phase_rows, block_rows)
-    group, pieces = grouped(images * blocks, shape.moved_bytes)
+    per_piece, pieces = cut_pieces(images * blocks, shape.moved_bytes)
     in_scratch, end = _in_scratch(shape, block_rows * shape.out_row, stride_h, stride_w)
     whole_lines = (block_rows * shape.in_row if direct else shape.in_row) * shape.size % LINE == 0
     given = in_scratch | {
-        "dy": None, "winners": None, "dx": None, "group": group, "units": images * blocks, "blocks": blocks,
+        "dy": None, "winners": None, "dx": None, "per_piece": per_piece, "units": images * blocks, "blocks": blocks,
         "block_rows": block_rows, "in_depth": in_depth, "in_rows": in_rows, "in_row": shape.in_row, "out_depth": out_depth,
         "out_rows": out_rows, "out_row": shape.out_row, "stride_d": stride_d, "stride_h": stride_h, "stride_w": stride_w,
         "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
@@ -157,11 +157,11 @@ def avg_grad_plan(problem: Problem) -> Plan:
     places_h = block_rows + high_h - low_h
     area = places_h * pitch
     blocks = window.input_size[0] * ceil_div(phase_rows, block_rows)
-    group, pieces = grouped(shape.images * blocks, shape.moved_bytes)
+    per_piece, pieces = cut_pieces(shape.images * blocks, shape.moved_bytes)
     in_scratch, area_start = _in_scratch(shape, block_rows * pitch, stride_h, stride_w)
     row_div, col_div = divisors(problem)
     given = in_scratch | {
-        "dy": None, "dx": None, "depth_readers": reader_table(depth_readers), "group": group,
+        "dy": None, "dx": None, "depth_readers": reader_table(depth_readers), "per_piece": per_piece,
         "units": shape.images * blocks, "blocks": blocks, "block_rows": block_rows,
         "in_depth": window.input_size[0], "in_rows": in_rows, "in_row": shape.in_row, "out_depth": window.output_size[0],
         "out_rows": window.output_size[1], "cols": shape.out_cols, "stride_h": stride_h, "stride_w": stride_w,

@@ -206,7 +206,7 @@ def build(lanes: Any) -> dict[str, Any]:
         at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
         given = (args.dy, args.winners, args.outputs, args.taps)
         planes = scratch + args.phase_start
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
             at = ((image * args.out_depth + depth // args.stride_d) * args.out_rows + first) * args.out_row
@@ -268,7 +268,7 @@ def build(lanes: Any) -> dict[str, Any]:
         per_depth = args.blocks // args.in_depth
         areas, pitch = scratch + args.area_start, args.places_w * args.channels
         at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
             begin = first * args.stride_h

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pullback.cpu.engine.pieces import grouped, slack
+from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
@@ -75,10 +75,10 @@ def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
     shape, is_max = shape_of(problem), problem.winner is not None
     unpacked, own_start = _unpacked(problem, shape, by_rows)
     units = shape.images * unpacked["blocks"]
-    group, pieces = (1, units) if by_rows else grouped(units, shape.moved_bytes)
+    per_piece, pieces = (1, units) if by_rows else cut_pieces(units, shape.moved_bytes)
     scratch = own_start + winner_row_bytes(problem, shape)
     fields, scratch = forward_fields(problem, shape, scratch, wide_divisors=True)
-    fields |= unpacked | {"group": group, "units": units, "own_start": own_start}
+    fields |= unpacked | {"per_piece": per_piece, "units": units, "own_start": own_start}
     kernel, record = ("max_forward", PlanesMaxForward) if is_max else ("avg_forward", PlanesAvgForward)
     compiled = variant(problem, "planes", kernel, finds_winners=is_max)
     return make_plan(compiled, record, pieces, scratch, shape.moved_bytes, fields)

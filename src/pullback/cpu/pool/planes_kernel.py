@@ -124,7 +124,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         out_depth, out_rows, cols = depth_axis.outputs, row_axis.outputs, col_axis.outputs
         pitch, length, in_row = args.places_w * args.channels, cols * args.channels, col_axis.cells * args.channels
         sums, codes, per_depth = scratch + args.sum_start, scratch + args.code_start, args.blocks // out_depth
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
             last = min(first + args.block_rows, out_rows)
@@ -172,7 +172,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         out_depth, out_rows = depth_axis.outputs, row_axis.outputs
         pitch, length = args.places_w * args.channels, col_axis.outputs * args.channels
         sums, per_depth = scratch + args.sum_start, args.blocks // out_depth
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows
             last = min(first + args.block_rows, out_rows)

@@ -98,13 +98,13 @@ class RowsAvgForward(AvgForward, Blocked):
 
 
 class Unpacked(Record):
-    """Planes of the input unpacked by stride, in blocks of output rows; a piece has `group` of `units` blocks.
+    """Planes of the input unpacked by stride, in blocks of output rows; a piece has `per_piece` of `units` blocks.
 
     low_h, low_w: the first place that is unpacked; places_h, places_w: how many. tap_at: where each tap reads, in elements.
     """
 
     ints = (
-        "group units blocks block_rows channels "
+        "per_piece units blocks block_rows channels "
         "low_h places_h low_w places_w "
         "distance area_bytes "  # bytes from plane to plane of a stride's phases, and from depth to depth
         "taps tap_at sum_start code_start own_start"
@@ -120,9 +120,9 @@ class PlanesAvgForward(AvgForward, Unpacked):
 
 
 class Whole(Record):
-    """Images of `cells` elements, each of them one window; `group` of them a piece."""
+    """Images of `cells` elements, each of them one window; `per_piece` of them a piece."""
 
-    ints = "group images cells"
+    ints = "per_piece images cells"
 
 
 class WholeMaxForward(Whole):
@@ -167,7 +167,7 @@ class ChannelsAvgGrad(InputRows):
 
 
 class Phases(Record):
-    """Gradients phase by phase of the strides; a piece has `group` of `units` blocks of `block_rows` rows of a phase.
+    """Gradients phase by phase of the strides; a piece has `per_piece` of `units` blocks of `block_rows` rows of a phase.
 
     Distances and starts are bytes; shifts, lowest, highest and area are elements.
 
@@ -177,7 +177,7 @@ class Phases(Record):
 
     ints = (
         "dy dx "
-        "group units blocks block_rows channels "
+        "per_piece units blocks block_rows channels "
         "in_depth in_rows in_row out_depth out_rows "
         "stride_h stride_w ptr shifts streams "
         "row_distance phase_start distance"
@@ -203,7 +203,7 @@ class PhasesAvgGrad(Phases):
 
 
 class Scatter(Record):
-    """Each dy is added at its winner, in a block of input rows; a piece has `group` of `units` blocks.
+    """Each dy is added at its winner, in a block of input rows; a piece has `per_piece` of `units` blocks.
 
     block_row, need_ptr, need_row: the first row of each block, and the output rows whose windows may reach it. row_base,
     col_first, col_step: where the windows of a row begin, in elements; col_cell, stride: in columns. firsts, cells: the same for
@@ -215,7 +215,7 @@ class Scatter(Record):
 
     ints = (
         "dy dx "
-        "group units blocks rows cols channels source_rows source_cols "
+        "per_piece units blocks rows cols channels source_rows source_cols "
         "block_row need_ptr need_row "
         "row_base col_first col_step col_cell stride span firsts cells reach "
         "taps tap_at tap_cell tap_row row_cells plane_rows "
@@ -244,4 +244,4 @@ class ScatterMaxGradFromX(Scatter):
 class ScatterMaxGradFromIndices(Record):
     """Image after image; an index outside its own image is counted in faults."""
 
-    ints = "dy indices dx group images source_image target_image faults"
+    ints = "dy indices dx per_piece images source_image target_image faults"

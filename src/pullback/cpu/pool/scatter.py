@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.engine.compiler import Variant
-from pullback.cpu.engine.pieces import grouped, slack
+from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
@@ -93,12 +93,12 @@ def _fields(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
     block_row, need_ptr, need = needed_rows(in_three(window), max(round_up(rows_each, stride), 1))
     blocks = len(block_row) - 1
     units = shape.images * blocks
-    group, pieces = grouped(units, shape.moved_bytes)
+    per_piece, pieces = cut_pieces(units, shape.moved_bytes)
     most_rows = int(np.diff(block_row).max(initial=0))
     places_start = round_up(most_rows * shape.in_row * shape.wide, LINE) if narrow else 0
     tables = _tables(problem, shape)
     fields = tables | {
-        "dy": None, "dx": None, "group": group, "units": units, "blocks": blocks, "rows": shape.in_rows,
+        "dy": None, "dx": None, "per_piece": per_piece, "units": units, "blocks": blocks, "rows": shape.in_rows,
         "cols": shape.in_cols, "channels": shape.channels, "source_rows": shape.out_rows, "source_cols": shape.out_cols,
         "block_row": block_row, "need_ptr": need_ptr, "need_row": need, "places_start": places_start,
     }  # fmt: skip
@@ -140,9 +140,9 @@ def indices_plan(problem: IndexProblem) -> Plan:
     images, target = math.prod(problem.input_shape[:inner]), math.prod(problem.input_shape[inner:])
     source, item, wide = math.prod(problem.output_shape[inner:]), problem.dtype.itemsize, sum_bytes(problem.dtype)
     moved = images * (target * item + source * (8 + item))
-    group, pieces = grouped(images, moved)
+    per_piece, pieces = cut_pieces(images, moved)
     fields = {
-        "dy": None, "indices": None, "dx": None, "faults": None, "group": group, "images": images,
+        "dy": None, "indices": None, "dx": None, "faults": None, "per_piece": per_piece, "images": images,
         "source_image": source, "target_image": target,
     }  # fmt: skip
     compiled = Variant("pool.scatter", "max_grad_from_indices", problem.dtype.name)

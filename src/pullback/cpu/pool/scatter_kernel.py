@@ -126,7 +126,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def max_grad(args: ScatterMaxGrad, piece, scratch):
         in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
         places = scratch + args.places_start
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
             target = args.dx + (image * args.rows + first) * in_row * SIZE
@@ -146,7 +146,7 @@ def build(lanes: Any) -> dict[str, Any]:
         copy_bytes(arguments, args.find_block, 8 * args.find_words)
         find = forward_at(arguments, 0)
         find.x = args.x
-        for unit in range(piece * args.group, min(piece * args.group + args.group, args.units)):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)
             target = args.dx + (image * args.rows + first) * in_row * SIZE
@@ -162,7 +162,7 @@ def build(lanes: Any) -> dict[str, Any]:
     def max_grad_from_indices(args: ScatterMaxGradFromIndices, piece, scratch):
         """An index outside its own image is counted in faults, and skipped."""
         dy, indices, count = args.dy, args.indices, args.target_image  # read here: no load is taken out of a condition
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             low, begin = image * count, image * args.source_image
             target = args.dx + low * SIZE
             out = target if SIZE == WIDE else scratch

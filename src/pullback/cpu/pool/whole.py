@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.cpu.engine.pieces import grouped, slack
+from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
@@ -40,10 +40,10 @@ def can(problem: Problem) -> str | None:
 @planned
 def _plan(problem: Problem, kernel: str) -> Plan:
     shape = shape_of(simplified(problem))
-    group, pieces = grouped(shape.images, shape.moved_bytes)
+    per_piece, pieces = cut_pieces(shape.images, shape.moved_bytes)
     arrays = ("x", "y", "winners", "indices", "dy", "dx")
     given = dict.fromkeys(arrays) | {
-        "group": group, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
+        "per_piece": per_piece, "images": shape.images, "cells": shape.in_row, "empty": problem.empty, "above": floor_of(problem),
     }  # fmt: skip
     finds_winners = kernel in ("max_forward", "max_grad_from_x")
     compiled = variant(problem, "whole", kernel, finds_winners=finds_winners)

@@ -84,7 +84,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         return value, winner, has
 
     def max_forward(args: WholeMaxForward, piece, scratch):
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             value, winner, has = find(args.x + image * args.cells * SIZE, args.cells, scratch, args.above)
             if has:
                 put(args.y + image * SIZE, value)
@@ -96,7 +96,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 put_int(args.indices + 8 * image, image * args.cells + winner if has else -1)
 
     def max_grad(args: WholeMaxGrad, piece, scratch):
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             target = args.dx + image * args.cells * SIZE
             fill_zero(target, args.cells * SIZE)
             winner = get_winner(args.winners + image * WINNER)
@@ -104,7 +104,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 put(target + winner * SIZE, get(args.dy + image * SIZE))
 
     def max_grad_from_x(args: WholeMaxGradFromX, piece, scratch):
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             _, winner, has = find(args.x + image * args.cells * SIZE, args.cells, scratch, args.above)
             target = args.dx + image * args.cells * SIZE
             fill_zero(target, args.cells * SIZE)
@@ -112,7 +112,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                 put(target + winner * SIZE, get(args.dy + image * SIZE))
 
     def avg_forward(args: WholeAvgForward, piece, scratch):
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             source = args.x + image * args.cells * SIZE
             total = splat(0.0)
             j = 0
@@ -124,7 +124,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             put(args.y + image * SIZE, add_lanes(total) / args.cells)
 
     def avg_grad(args: WholeAvgGrad, piece, scratch):
-        for image in range(piece * args.group, min(piece * args.group + args.group, args.images)):
+        for image in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.images)):
             value = splat(get(args.dy + image * SIZE) / args.cells)
             target = args.dx + image * args.cells * SIZE
             j = 0
