@@ -201,3 +201,58 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         tfjs.run_kernel("AvgPool", {"x": np.ones((1, size, 4, 1), np.float32)}, POOL)
     assert 0 < len(replay._remembered) <= 3
     assert call.MOST_REMEMBERED > 3
+
+
+def test_one_array_given_twice_says_nothing_of_calls_with_two() -> None:
+    a, b = RANDOM.standard_normal((2, 1, 2, 3, 3)).astype(np.float32)
+    inputs = {"W": np.ones((2, 2, 1, 1), np.float32)}
+
+    def gradient(dy: Any, x: Any) -> Any:
+        return ort.run_kernel("ConvGrad", {"dY": dy, "X": x, **inputs}, {"kernel_shape": [1, 1]}, outputs=["dW"])[1]
+
+    gradient(a, a)
+    gradient(a, a[...])  # another view of the same memory
+    got = gradient(a, b)
+    replay._remembered.clear()
+    same(got, gradient(a, b))
+    x = RANDOM.standard_normal((1, 4, 4, 2)).astype(np.float32)
+    attrs = {"filterSize": 3, "strides": 1, "pad": "same", "dimRoundingMode": None}
+    for dy in (x, -x):
+        got = tfjs.run_kernel("MaxPoolGrad", {"dy": dy, "input": x, "output": x}, attrs)
+        expected = pb.max_pool_grad(dy, x, 3, stride=1, padding="same")
+        same(got, expected)
+
+
+def test_what_a_stranger_does_with_an_answer_is_done_every_time() -> None:
+    known = ort.registry.find_kernel("", "AveragePool", 22, {"T": np.float32})
+
+    def doubled(node: Any) -> Any:
+        y = known.run(node)
+        y *= 2
+        return y
+
+    x = np.ones((1, 1, 4, 4), np.float32)
+    ort.unregister_kernel(known)
+    own = ort.register_kernel(ort.KernelDef("", "AveragePool", 22, None, {"T": ("float32",)}, doubled))
+    try:
+        for _ in range(3):
+            assert (ort.run_kernel("AveragePool", {"X": x}, WINDOW) == 2).all()
+    finally:
+        ort.unregister_kernel(own)
+        ort.register_kernel(known)
+
+
+@pytest.mark.parametrize("kind", [tuple, list, type("Pair", (tuple,), {})])
+def test_answers_in_any_sequence(kind: Any) -> None:
+    first = pb.explain("max_pool", np.ones((1, 1, 4, 4), np.float32), 2, layout="channels_first", return_indices=True).chosen
+    assert first is not None
+    pb.register_kernel(
+        "max_pool", first.backend, "test-pair", lambda p: None, lambda p, x: kind(first.run(p, x)), before=first.name
+    )
+    try:
+        for number in range(3):
+            y, indices = ort.run_kernel("MaxPool", {"X": np.full((1, 1, 4, 4), number, np.float32)}, WINDOW)
+            assert (y == number).all()
+            assert indices.shape == y.shape
+    finally:
+        pb.unregister_kernel("max_pool", first.backend, "test-pair")

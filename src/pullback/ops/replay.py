@@ -33,7 +33,7 @@ class _Replay:
     def run(self, known: list[Array]) -> Any:
         for function, fixed, taken in self.steps:
             answer = function(*fixed, *[known[n] if shape is None else known[n].reshape(shape) for n, shape in taken])
-            if type(answer) is tuple:
+            if isinstance(answer, (tuple, list)):
                 known += answer
             else:
                 known.append(answer)
@@ -44,9 +44,8 @@ class _Replay:
 
 
 _remembered: dict[Any, _Replay] = {}
-_steps: ContextVar[list[tuple[Callable[..., Any], tuple[Any, ...], tuple[Array, ...], Any]] | None] = ContextVar(
-    "pullback_steps", default=None
-)
+# Of the call being translated: (function, fixed arguments, arrays, answer) of each step, or None for what is no step.
+_steps: ContextVar[list[Any] | None] = ContextVar("pullback_steps", default=None)
 
 
 def step(function: Callable[..., Any], fixed: tuple[Any, ...], *arrays: Array) -> Any:
@@ -56,6 +55,13 @@ def step(function: Callable[..., Any], fixed: tuple[Any, ...], *arrays: Array) -
     if steps is not None:
         steps.append((function, fixed, arrays, answer))
     return answer
+
+
+def translate_each_time() -> None:
+    """Said by a translation that does more than its steps, such as a kernel of a stranger."""
+    steps = _steps.get()
+    if steps is not None:
+        steps.append(None)
 
 
 def dispatch(problem: Any, *arrays: Array) -> Any:
@@ -96,6 +102,9 @@ def _taken(array: Any, known: list[Array]) -> _Taken | None:
     for number, other in enumerate(known):
         if array is other:
             return number, None
+    for number, other in enumerate(known):
+        if type(other) is not np.ndarray:
+            continue
         dense = array.flags.c_contiguous and other.flags.c_contiguous
         if dense and array.dtype == other.dtype and array.size == other.size and _address(array) == _address(other):
             return number, array.shape
@@ -103,14 +112,19 @@ def _taken(array: Any, known: list[Array]) -> _Taken | None:
 
 
 def _replay(known: list[Array], steps: list[Any], answer: Any) -> _Replay | None:
-    """How to come to this answer again; None where something of it is neither an input nor a step's."""
+    """How to come to this answer again; None where something of it is neither an input nor a step's.
+
+    Nor from inputs that begin at one place: which of them a step took cannot be told, and the next call may have others.
+    """
+    if len({_address(array) for array in known}) < len(known):
+        return None
     repeated = []
     for function, fixed, arrays, got in steps:
         taken = [found for array in arrays if (found := _taken(array, known)) is not None]
         if len(taken) < len(arrays):
             return None
         repeated.append((function, fixed, tuple(taken)))
-        known += got if isinstance(got, tuple) else (got,)
+        known += got if isinstance(got, (tuple, list)) else (got,)
     wanted = answer if isinstance(answer, tuple) else (answer,)
     answers = tuple(None if part is None else _taken(part, known) for part in wanted)
     if any(part is None and given is not None for part, given in zip(answers, wanted, strict=True)):
@@ -134,7 +148,7 @@ def run_translated(
     steps: list[Any] = []
     with during(_steps, steps):
         answer = translate()
-    replay = _replay(list(inputs.values()), steps, answer) if steps else None
+    replay = _replay(list(inputs.values()), steps, answer) if steps and None not in steps else None
     if replay is not None:
         if len(_remembered) >= MOST_REMEMBERED:
             _remembered.clear()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.ops.arguments import as_entries, shown
-from pullback.ops.replay import run_translated
+from pullback.ops.replay import run_translated, translate_each_time
 from pullback.ort.quirks import quirks_active
 from pullback.ort.registry import Node, changes, find_kernel
 from pullback.ort.schema import Schema, as_opset, bind_attributes, bind_inputs, bind_types, find_schema
@@ -94,6 +94,8 @@ def _run(
         dtypes = {"T": single}
         arrays = {name: _cast(array, half, single) for name, array in arrays.items()}
     kernel = find_kernel(schema.domain, schema.op_type, version, dtypes)
+    if not kernel.run.__module__.startswith("pullback.ort."):
+        translate_each_time()
     node = Node(schema.op_type, arrays, attributes, wanted, _declared_shape(schema, output_shape))
     # Upstream's bits are those of the reference kernels, which its emulations build on.
     with backend(REFERENCE) if quirks_active() else nullcontext():

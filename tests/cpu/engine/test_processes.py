@@ -237,14 +237,8 @@ def test_a_first_call_from_a_warm_cache_needs_no_numba() -> None:
     assert float(run_python(FIRST_CALL)) > 0
 
 
-@pytest.mark.slow
-def test_import_takes_less_than_150_milliseconds() -> None:
-    """NumPy's own import included."""
-    code = "import time\nstart = time.perf_counter()\nimport pullback\nprint(time.perf_counter() - start)"
-    assert min(float(run_python(code)) for _ in range(5)) < 0.15
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("warm")
-def test_a_first_call_takes_less_than_half_a_second() -> None:
-    assert min(float(run_python(FIRST_CALL)) for _ in range(5)) < 0.5
+def test_an_import_loads_nothing_heavy() -> None:
+    """Importing takes about as long as NumPy: what is large comes with the first call that needs it."""
+    code = "import sys, pullback\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    heavy = {"numba", "llvmlite", "autograd", "torch", "jax", "onnx", "rich", "matplotlib", "multiprocessing", "asyncio"}
+    assert not heavy & set(run_python(code).split())
