@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pullback.cpu.conv.sweep import gradient_phases, with_idle
 from pullback.cpu.depthwise.records import FEW_COLUMNS, ColumnPhase, Range
-from pullback.cpu.depthwise.tuning import MOST_CLASSES
+from pullback.cpu.depthwise.tuning import MOST_PHASES
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.window import Window
 
@@ -64,16 +64,16 @@ class Columns:
 
 
 def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
-    """The target columns in classes within which neighbours read neighbouring sources, whatever stride and dilation are.
+    """The target columns in phases within which neighbours read neighbouring sources, whatever stride and dilation are.
 
-    Where there would be many classes, they are one, whose neighbours share no sources.
+    Where there would be many phases, they are one, whose neighbours share no sources.
     """
     axis = window.rank - 1
     o, k = window.output_size[axis], window.kernel[axis]
     s, d, p = window.stride[axis], window.dilation[axis], window.pad_low[axis]
     common = math.gcd(s, d)
     if forward:
-        step = d // common if k > 1 and d // common <= MOST_CLASSES else 1
+        step = d // common if k > 1 and d // common <= MOST_PHASES else 1
         unit = d if k > 1 else s
         return tuple(
             Columns(start, step, ceil_div(o - start, step), start * s - p, unit, step * s, k, 0, 1)
@@ -83,7 +83,7 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
     for phase in with_idle(gradient_phases(window, axis), window.input_size[axis], s):
         taps = len(phase.taps)
         apart = d // common if taps > 1 else 1  # from one tap of a phase to the next one
-        step = apart if apart <= MOST_CLASSES else 1
+        step = apart if apart <= MOST_PHASES else 1
         first, last = (phase.low, phase.taps[-1]) if taps else (0, 0)
         for j in range(min(step, phase.count)):
             count = ceil_div(phase.count - j, step)

@@ -11,7 +11,7 @@ MOST_GROUP_CHANNELS = 16  # in a group on either side, beyond which `direct` fil
 SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
 
-MOST_CLASSES = 32  # of columns that read neighbouring sources; beyond it, one class whose neighbours share none
+MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
 FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too long for scratch
 
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last

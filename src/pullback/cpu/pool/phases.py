@@ -1,4 +1,5 @@
-"""Plans of pool gradients phase by phase of the strides, over flat runs of cells: max from winners, and average."""
+"""Plans of pool gradients phase by phase of the strides, over flat runs of cells: max from winners
+(channels_first), and average."""
 
 from __future__ import annotations
 
