@@ -12,9 +12,10 @@ from conv_calls import lanes
 from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
-from pullback.cpu.depthwise import cells as depthwise_cells
-from pullback.cpu.depthwise import tuning as depthwise_tuning
+from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise.cells_tables import cells_tables, sides_of
 from pullback.cpu.engine.machine import machine
+from pullback.ops.explain import PREPARE
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (
@@ -74,19 +75,17 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
-def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise_tuning, "CELLS_AREA_BYTES", 3000)
-    plans = (depthwise_cells.gather_plan, depthwise_cells.filter_plans)
-    for plan in plans:
-        plan.cache_clear()
-    for geometry in GEOMETRIES:
-        for op, call in arguments("channels_last", groups, geometry, np.float32).items():
+def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, int]) -> None:
+    long = 2 * tuning.CELLS_AREA_BYTES // (4 * groups[0] * groups[1])
+    for geometry in (*GEOMETRIES[:2], GEOMETRIES[4], GEOMETRIES[6]):
+        rows = tuple(min(n, 5) for n in geometry["size"][:-1])
+        for op, call in arguments("channels_last", groups, geometry | {"size": (*rows, long)}, np.float32).items():
+            problem = PREPARE[op](*call[:-1], **call[-1])[0]
+            assert cells_tables(problem, sides_of(problem), True)[0]["segments"] > 1
             with pb.backend("reference"):
                 expected = run(op, call)
             with pb.kernel(name_of(groups)):
                 np.testing.assert_array_equal(run(op, call), expected, err_msg=f"{op} {geometry}")
-    for plan in plans:
-        plan.cache_clear()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
