@@ -6,6 +6,8 @@ JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
 PEERS := .peers
 JOBS ?= 2
+# Bytecode is made where a module is imported: most modules of PyTorch and JAX never are.
+PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
@@ -55,35 +57,35 @@ bench: $(BENCH_VENV)/ready ## time the ops against PyTorch, JAX and TensorFlow (
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --editable '.[cli,test,lint]'
+	$(VENV)/bin/python $(PIP) --editable '.[cli,test,lint]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
 $(TORCH_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch]'
+	$(TORCH_VENV)/bin/python $(PIP) --editable '.[cli,test,torch]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,torch,peers]'
+	$(TORCH_VENV)/bin/python $(PIP) --editable '.[cli,test,torch,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/bin/python -m pip install --quiet --editable '.[cli,test,jax]'
+	$(JAX_VENV)/bin/python $(PIP) --editable '.[cli,test,jax]'
 	touch $@
 
 # TensorFlow is the one peer that is often late for a new Python: the benchmark runs without it.
 $(BENCH_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[cli,bench,bfloat16]'
-	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
+	$(BENCH_VENV)/bin/python $(PIP) --editable '.[cli,bench,bfloat16]'
+	$(BENCH_VENV)/bin/python $(PIP) --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
 	touch $@
 
 # The last build with gradient kernels, with the NumPy of its time.
 $(PEERS)/ort/ready:
 	$(PYTHON) -m venv $(PEERS)/ort
-	$(PEERS)/ort/bin/python -m pip install --quiet onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'
+	$(PEERS)/ort/bin/python $(PIP) onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'
 	touch $@
 
 $(PEERS)/tfjs/ready:
