@@ -243,9 +243,8 @@ def _judge_values(case: Case, expected: _Expected, found: Any, chosen: str | Non
         else:
             factors = [plain(expected.variables[name]).astype(np.float64) for name in case.arrays()]
             norms = math.prod(compare.norm(np.where(np.isfinite(a), a, 0)) for a in factors)
-            scale = (
-                norms if case.data in ("wide", "tiny") else None
-            )  # an error is one of a tile, whose cells may differ that much
+            # An error is one of a tile, whose cells may differ that much, or be zero where a result sums them.
+            scale = norms if case.data in ("wide", "tiny", "zeros") else None
             verdict = compare.within_norm(result, want, *_bounds(case, expected), case.terms(), error, scale)
         if verdict is not None:
             raise FailedError(*verdict)
