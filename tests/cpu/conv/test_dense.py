@@ -183,6 +183,8 @@ def test_windows_that_begin_elsewhere_than_their_input(
 def test_no_convolution_leaves_its_arrays(dtype: str, side: str) -> None:
     seen = guarded_calls("guarded_conv.py", dtype, side)
     registered = {f"{op}/{kernel.name}" for op in CONV_OPS for kernel in kernels_for(op, "cpu") if kernel.name in DENSE}
+    if dtype == "float16":  # whose sums pointwise cannot narrow
+        registered -= {f"{op}/pointwise" for op in CONV_OPS}
     assert set(seen) >= registered  # by name others run too
     assert min(seen.values()) >= 10, seen
 
