@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+
+from fit import best
 
 from pullback.bench.cases import OPS, Task, load_cases
 from pullback.bench.data import make_data
@@ -66,16 +67,6 @@ def numbers(family: str) -> dict[str, int | float]:
     return {name: value for name, value in found.items() if name.isupper() and type(value) in (int, float)}
 
 
-def best(run: Callable[[], object]) -> float:
-    run()  # makes the plan
-    times = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def calls(family: str, threads: int) -> Iterator[tuple[str, Callable[[], object]]]:
     cases = {case.name: case for case in load_cases()}
     for name in CASES[family]:
@@ -99,7 +90,7 @@ def sweep(family: str, only: str, threads: int) -> None:
             for _ in range(ROUNDS):
                 for tried, taken in times.items():
                     with value(family, name, tried):
-                        taken.append(best(run))
+                        taken.append(best(run, CALLS))
             for other in others:
                 logs[other].append(math.log(min(times[used]) / min(times[other])))
         shown = []
