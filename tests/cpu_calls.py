@@ -12,10 +12,19 @@ from typing import Any
 
 import numpy as np
 import numpy.testing as np_testing  # not at first use: a fork meanwhile would leave the child waiting for the import
+import pytest
 
 import pullback as pb
+from pullback.cpu.machine_code.levels import host_levels
 
 TESTS = Path(__file__).parent
+
+
+def skip_unless_it_runs(level: str) -> None:
+    if level not in {known.name for known in host_levels()}:
+        pytest.skip(f"this CPU cannot run code of the level {level}")
+
+
 LAYOUTS = ("channels_last", "channels_first")
 
 Answer = tuple[np.ndarray, ...]

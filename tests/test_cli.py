@@ -56,7 +56,7 @@ def test_closed_output_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PULLBACK_VECTOR_BYTES", "7"),
+        ("PULLBACK_LEVEL", "x86-64-v9"),
         ("PULLBACK_NUM_THREADS", "x"),
         ("PULLBACK_NUM_THREADS", "0"),
         ("PULLBACK_BACKEND", "foo"),

@@ -288,7 +288,7 @@ def installed_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "first", ["pullback", "pullback.cpu", "pullback.cpu.engine.warmup", "pullback.reference", "pullback.tfjs"]
+    "first", ["pullback", "pullback.cpu", "pullback.cpu.machine_code.warmup", "pullback.reference", "pullback.tfjs"]
 )
 def test_an_installed_plugin_is_found_and_used(installed_plugin: Path, first: str) -> None:
     """Whichever module of the package is imported first."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from typing import Any
 
 from pullback.forking import REGISTRY, lock_free_in_children
@@ -32,13 +31,16 @@ ENTRY_POINT_GROUP = "pullback.kernels"
 CPU = "cpu"
 
 # Backends shipped with the package: importing the module registers its kernels.
-BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", CPU: "pullback.cpu"}
-NEEDED_PACKAGES = {CPU: ("numba", "llvmlite")}
+BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", CPU: "pullback.cpu.kernel_list"}
 BACKEND_VARIABLE = "PULLBACK_BACKEND"
 
 
 class KernelError(RuntimeError):
     """No kernel can run the problem under the backend or the kernel name that was asked for."""
+
+
+class MissingCode(KernelError):  # noqa: N818 (what it says)
+    """There is no machine code for this kernel on this CPU, and nothing to compile it with."""
 
 
 @dataclass(frozen=True)
@@ -268,23 +270,40 @@ def current_backend() -> str:
 
 @cache
 def why_unavailable(name: str) -> str | None:
-    """Why a built-in backend cannot run here, in one sentence; None if it can. Looks for its packages without importing them."""
-    missing = [package for package in NEEDED_PACKAGES.get(name, ()) if not _installed(package)]
-    if not missing:
+    """Why a built-in backend cannot run here, in one sentence; None if it can. Imports nothing heavy."""
+    if name != CPU:
         return None
-    verb = "is" if len(missing) == 1 else "are"
-    return f"backend {name!r} needs {' and '.join(missing)}, which {verb} not installed"
+    from pullback.cpu.machine_code.find import why_unavailable
+
+    why = why_unavailable()
+    return None if why is None else f"backend {name!r}: {why}"
 
 
-def _installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except (ImportError, ValueError):  # a module set to None, or half imported
-        return False
+@cache
+def _may_lack_code() -> bool:
+    """Whether kernels may find no machine code: where nothing compiles what is not shipped."""
+    from pullback.cpu.machine_code.find import has_compiler
+
+    return not has_compiler()
+
+
+def _or_reference(run: Run) -> Run:
+    """A kernel whose place the reference takes, with a warning, where it has no machine code."""
+
+    @wraps(run)
+    def with_reference(problem: AnyProblem, *arrays: Any) -> Any:
+        try:
+            return run(problem, *arrays)
+        except MissingCode as error:
+            warnings.warn(f"{problem.op} runs on the slow {REFERENCE} backend: {error}", RuntimeWarning, stacklevel=4)
+            with during(_backend, REFERENCE):
+                return dispatch(problem, *arrays)
+
+    return with_reference
 
 
 def default_backend() -> str:
-    """The backend named by $PULLBACK_BACKEND, else cpu where Numba is installed, else the reference."""
+    """The backend named by $PULLBACK_BACKEND, else cpu where its kernels are shipped or can be compiled, else the reference."""
     asked = environment(BACKEND_VARIABLE)
     if asked:
         _check_backend(BACKEND_VARIABLE, asked)
@@ -369,6 +388,8 @@ def chosen_run(problem: AnyProblem) -> Run:
     run = _chosen.get(key)
     if run is None:
         run = chosen_kernel(problem).run
+        if _kernel_name.get() is None and _may_lack_code():
+            run = _or_reference(run)
         if len(_chosen) >= MOST_CHOSEN:
             _chosen.clear()
         _chosen[key] = run

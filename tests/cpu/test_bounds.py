@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_calls import guarded_calls, run_python, run_script
+from cpu_calls import guarded_calls, run_python, run_script, skip_unless_it_runs
 from guarded_memory import Memory
 
-from pullback.cpu.engine import warmup
+from pullback.cpu.machine_code import warmup
 from pullback.registry import kernels_for
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
@@ -59,8 +59,8 @@ NARROW = """
 from cpu_calls import assert_close, bits, pool_calls, reals, shaped
 import sys, numpy as np, pullback as pb
 from pullback.cpu.engine.machine import machine
-width, layout, dtypes = int(sys.argv[1]), sys.argv[2], sys.argv[3].split()
-assert machine().vector_bytes == width
+layout, dtypes = sys.argv[1], sys.argv[2].split()
+assert machine().vector_bytes < 64
 for dtype in dtypes:
     x = reals(shaped(layout, 2, 19, 23, 37), dtype=dtype)
     for window, options in (((2, 2), {}), ((3, 2), {"stride": (1, 2), "padding": "same"}), ((2, 3), {"dilation": 2})):
@@ -75,16 +75,17 @@ for dtype in dtypes:
 
 
 @pytest.mark.parametrize(
-    ("width", "layout", "dtypes"),
+    ("level", "layout", "dtypes"),
     [
-        (16, "channels_last", "float32 float64"),
-        (32, "channels_first", "float32 float16"),
-        pytest.param(16, "channels_first", "float32 float64 float16", marks=pytest.mark.slow),
-        pytest.param(32, "channels_last", "float32 float64 float16", marks=pytest.mark.slow),
+        ("x86-64-v2", "channels_last", "float32 float64"),
+        ("x86-64-v3", "channels_first", "float32 float16"),
+        pytest.param("x86-64-v2", "channels_first", "float32 float64 float16", marks=pytest.mark.slow),
+        pytest.param("x86-64-v3", "channels_last", "float32 float64 float16", marks=pytest.mark.slow),
     ],
 )
-def test_narrower_registers_give_the_same_results(width: int, layout: str, dtypes: str) -> None:
-    run_python(NARROW, str(width), layout, dtypes, timeout=600, PULLBACK_VECTOR_BYTES=str(width))
+def test_lesser_levels_give_the_same_results(level: str, layout: str, dtypes: str) -> None:
+    skip_unless_it_runs(level)
+    run_python(NARROW, layout, dtypes, timeout=600, PULLBACK_LEVEL=level)
 
 
 # Loads and stores under masks touch their first place here, also where no lane is set: a place outside of its array crashes. On

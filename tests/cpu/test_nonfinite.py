@@ -15,7 +15,7 @@ from conv_calls import CONV_OPS, conv_arguments, lanes
 from cpu_calls import LAYOUTS
 
 import pullback as pb
-from pullback.cpu.engine import compiler, warmup
+from pullback.cpu.machine_code import compiler, find, warmup
 from pullback.cpu.winograd import ops as winograd
 from pullback.ops.explain import PREPARE
 from pullback.reference import conv as reference_conv
@@ -212,7 +212,8 @@ def test_bits_do_not_depend_on_threads(layout: str) -> None:
 def test_a_warmup_compiles_what_they_need() -> None:
     for task in warmup.tasks(["float32"]):
         if task.op.startswith("conv"):
-            warmup.run(task)
+            for variant in warmup.variants_of(task):
+                find.code(variant)
     before = compiler.compilations
     for family in ("direct", "cells", "depthwise", "grouped"):
         for layout in LAYOUTS:

@@ -13,15 +13,9 @@ from pullback.cli.console import size_text
 from pullback.ops.explain import PREPARE
 
 if TYPE_CHECKING:
-    from pullback.cpu.engine.cache_folders import CacheFolder
+    from pullback.cpu.machine_code.cache_folders import CacheFolder
 
 PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich")
-
-# The features that decide how fast the kernels are, out of the hundred that LLVM knows.
-TELLING_FEATURES = (
-    "sse4.2", "avx", "f16c", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "avx512fp16",
-    "neon", "fullfp16", "bf16", "sve", "sve2",
-)  # fmt: skip
 
 
 def add(subparsers: Any) -> None:
@@ -70,22 +64,34 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_lines() -> list[tuple[str, str]]:
-    from pullback.cpu.engine import cache_folders, compiler
     from pullback.cpu.engine.machine import machine
+    from pullback.cpu.machine_code import find, shipped
+    from pullback.cpu.machine_code.levels import host_levels, level
 
-    here = machine()
-    names = {name[1:] for name in here.features.split(",") if name.startswith("+")}
-    telling = [name for name in TELLING_FEATURES if name in names]
+    here, made_for = machine(), level()
+    able = ", ".join(known.name for known in host_levels())
     sizes = enumerate((here.l1_bytes, here.l2_bytes, here.l3_bytes), 1)
-    caches = ", ".join(f"L{level} {size_text(size)}" for level, size in sizes)
+    caches = ", ".join(f"L{number} {size_text(size)}" for number, size in sizes)
+    vectors = f"{here.vector_bytes} bytes: {here.vector_bytes // 4} float32, {here.vector_bytes // 8} float64"
+    ready = (
+        f"{shipped.count()} shipped with this wheel" if shipped.is_there() else "none shipped: compiled when they are needed"
+    )
+    return [
+        ("level", f"{made_for.name}, {vectors} (this CPU has {able})"),
+        ("caches", caches),
+        ("kernels", ready),
+        *(_cache_lines() if find.has_compiler() else [("compiler", f"not installed: {find.INSTALL}")]),
+    ]
+
+
+def _cache_lines() -> list[tuple[str, str]]:
+    from pullback.cpu.machine_code import cache_folders, disk_cache
+
     folders = cache_folders.cache_folders()
     current, others = ([f for f in folders if f.is_current is wanted] for wanted in (True, False))
-    kept = f"{compiler.cache_directory()}: {_folder_text(current)} for this version and machine"
+    kept = f"{disk_cache.cache_directory()}: {_folder_text(current)} for this version and level"
     return [
-        ("cpu", f"{here.cpu} ({here.triple}), {' '.join(telling) or 'no vector features known'}"),
-        ("vectors", f"{here.vector_bytes} bytes: {here.vector_bytes // 4} float32, {here.vector_bytes // 8} float64"),
-        ("caches", caches),
-        ("kernel cache", kept if compiler.is_kept() else f"{kept}; nothing new can be kept there"),
+        ("kernel cache", kept if disk_cache.is_kept() else f"{kept}; nothing new can be kept there"),
         *([("", _others_text(others))] if others else []),
     ]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from pullback import registry, settings
 from pullback.cli.console import progress, size_text
+from pullback.cli.processes import in_processes
 from pullback.rules import FLOAT_NAMES
+
+if TYPE_CHECKING:
+    from pullback.cpu.machine_code.variants import Variant
 
 EXAMPLES = """examples:
   pullback warmup                       all kernels, dtypes and winner rules (minutes, once for a version and a machine)
@@ -54,80 +57,49 @@ def run(options: argparse.Namespace) -> int:
     if jobs < 1:
         print(f"pullback warmup: --jobs is {jobs}; it must be at least 1", file=sys.stderr)
         return 2
-    from pullback.cpu.engine import compiler, warmup
+    from pullback.cpu.machine_code import disk_cache, find, warmup
 
-    folder = compiler.cache_folder()
-    if not compiler.is_kept():
-        print(f"pullback warmup: nothing can be kept in {folder}; set ${compiler.CACHE_VARIABLE}", file=sys.stderr)
+    if not find.has_compiler():
+        print(f"pullback warmup: the kernels of this wheel are ready; to compile others: {find.INSTALL}")
+        return 0
+    folder = disk_cache.cache_folder()
+    if not disk_cache.is_kept():
+        print(f"pullback warmup: nothing can be kept in {folder}; set ${disk_cache.CACHE_VARIABLE}", file=sys.stderr)
         return 1
     dtypes = options.dtype or FLOAT_NAMES
     missing = [name for name in dtypes if warmup.dtype_of(name) is None]
     if missing:
         print(f"{', '.join(missing)} left out: ml_dtypes is not installed", file=sys.stderr)
-    tasks = warmup.tasks(dtypes, wide=options.all)
-    compiled = 0
-    with progress("compiling", len(tasks)) as tick, closing(_results(tasks, jobs)) as results:
-        for label, count in results:
-            compiled += count
-            tick(label)
-    print(f"{compiled} kernels compiled; {len(list(folder.glob('*.o')))} are in {folder}")
+    before = len(list(folder.glob("*.o")))
+    compile_ahead(dtypes, options.all, jobs)
+    after = len(list(folder.glob("*.o")))
+    print(f"{after - before} kernels compiled; {after} are in {folder}")
     return 0
 
 
+def compile_ahead(dtypes: Sequence[str], wide: bool, jobs: int) -> list[Variant]:
+    """Compile what is missing of all that plans can ask for, behind two progress bars; all of it."""
+    from pullback.cpu.machine_code import warmup
+
+    tasks, wanted = warmup.tasks(dtypes, wide=wide), dict.fromkeys(warmup.ENGINE)
+    with progress("planning", len(tasks)) as tick, closing(in_processes(warmup.variants_of, tasks, jobs)) as planned:
+        for variants in planned:
+            wanted.update(dict.fromkeys(variants))
+            tick("what plans ask for")
+    missing = warmup.missing(list(wanted))
+    with progress("compiling", len(missing)) as tick, closing(in_processes(warmup.compile_one, missing, jobs)) as compiled:
+        for label in compiled:
+            tick(label)
+    return list(wanted)
+
+
 def _prune(days: float) -> int:
-    from pullback.cpu.engine import cache_folders, compiler
+    from pullback.cpu.machine_code import cache_folders, disk_cache
 
     if not days >= 0:
         print(f"pullback warmup: --prune is {days:g}; it must be a number of days, 0 or more", file=sys.stderr)
         return 2
     removed = list(cache_folders.prune(days))
     room = size_text(sum(folder.size_bytes for folder in removed))
-    print(f"{len(removed)} folders of other versions and machines ({room}) removed from {compiler.cache_directory()}")
+    print(f"{len(removed)} folders of other versions and machines ({room}) removed from {disk_cache.cache_directory()}")
     return 0
-
-
-def _results(tasks: Sequence[Any], jobs: int) -> Generator[tuple[str, int], None, None]:
-    """(label, kernels compiled) of each task as it ends."""
-    from pullback.cpu.engine import warmup
-
-    if min(jobs, len(tasks)) <= 1:
-        for task in tasks:
-            yield str(task), warmup.run(task)
-        return
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-
-    # Fresh processes, not forks: this one may have threads (the progress bar has one).
-    executor = ProcessPoolExecutor(min(jobs, len(tasks)), multiprocessing.get_context("spawn"), _leave_interrupts)
-    try:
-        with _interrupts_held():
-            futures = {executor.submit(warmup.run, task): str(task) for task in tasks}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
-        children = multiprocessing.active_children()
-        for child in children:  # amid compilations of seconds, for which nobody waits any more
-            child.terminate()
-        for child in children:
-            child.join(1.0)
-        raise
-    executor.shutdown()
-
-
-def _leave_interrupts() -> None:
-    """In a child: Ctrl-C reaches the whole group, and it is for the parent to end its children."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Children that start inside the block do not hear Ctrl-C, from their first instruction on; this process does afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from cpu_calls import run_python
 
-from pullback.cpu.engine import warmup
+from pullback.cpu.machine_code import find, warmup
 
 # Shared by the scripts below: an answer of the pool (5 threads, many pieces) held against the one computed beforehand.
 PREPARE = """
@@ -218,7 +218,7 @@ start = time.perf_counter()
 with pb.backend("cpu"), pb.threads(2):
     pb.max_pool_grad(pb.max_pool(x, 2), x, 2)
 seconds = time.perf_counter() - start
-from pullback.cpu.engine import compiler
+from pullback.cpu.machine_code import compiler
 assert "numba" not in sys.modules
 assert compiler.compilations == 0
 print(seconds)
@@ -229,7 +229,8 @@ print(seconds)
 def warm() -> None:
     for task in warmup.tasks(["float32"]):
         if task.rule is None or (task.rule.ties, task.rule.nan) == ("first", "propagate"):
-            warmup.run(task)
+            for variant in (*warmup.ENGINE, *warmup.variants_of(task)):
+                find.code(variant)
 
 
 @pytest.mark.usefixtures("warm")

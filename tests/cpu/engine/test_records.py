@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.records import Record
+from pullback.cpu.machine_code.variants import Variant
 from pullback.registry import kernels_for
 
 

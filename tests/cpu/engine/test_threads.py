@@ -17,8 +17,9 @@ from cpu_calls import LAYOUTS, Answer, assert_close, bits, pool_calls, reals, sh
 import pullback as pb
 from pullback import settings
 from pullback.cpu.engine import system, threads
-from pullback.cpu.engine.compiler import Variant, code
 from pullback.cpu.engine.kernel_records import Follow, Job, System
+from pullback.cpu.machine_code.find import code
+from pullback.cpu.machine_code.variants import Variant
 from pullback.registry import kernels_for
 
 

@@ -22,12 +22,12 @@ from pullback.cpu.conv.common import (
 from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.tap_ranges_kernel import axes_of, base_range, phase_at, tap_range
+from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.register_tiles import make_tiles, tile_size
+from pullback.cpu.simd.register_tiles import make_tiles
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import get_int, inline, outline, put_int, stay_outline
@@ -29,7 +30,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     widen_run, narrow_run = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
-    ROWS, FEW = tile_size(lanes, 2), tile_size(lanes, 4)
+    ROWS, FEW = tile_rows(), tile_rows(4)
     tiles, few_tiles = make_tiles(lanes, ROWS, 2), make_tiles(lanes, FEW, 4)
 
     @outline

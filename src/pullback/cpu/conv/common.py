@@ -14,10 +14,10 @@ from pullback.cpu.conv.records import Pack, Phase, PhaseAxis
 from pullback.cpu.conv.sweep import Sweep
 from pullback.cpu.conv.tuning import K_BLOCK
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 
 Table = np.ndarray[Any, Any]

@@ -25,7 +25,6 @@ from pullback.cpu.conv.common import (
 from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import CELLS_OF_IMAGES, PARTS_OF_ROWS, ROWS_OF_CELLS, DirectSweep, TapList
 from pullback.cpu.conv.sweep import Sweep, sweep_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
@@ -33,6 +32,7 @@ from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 
 
@@ -64,7 +64,7 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
     d, h, w = sweep.axes
-    height, taps = tile_rows(machine().vector_bytes), sweep.most_taps
+    height, taps = tile_rows(), sweep.most_taps
     channels = even_parts(sweep.source_channels, max(v, int(l2 * tuning.PANEL_L2) // (taps * 2 * v * wide)), v)
     place = channels * wide
     depth = d.places(1)
@@ -174,9 +174,7 @@ def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Co
     ahead, lines = np.zeros(1, np.int64), 0
     if prefetches:
         calls = min(panels, blocks.range_blocks) * cuts
-        ahead, lines = lines_ahead(
-            np.arange(tile_rows(machine().vector_bytes)) * (hop[2] * place), blocks.channels * wide, calls
-        )
+        ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
         "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
         "col_blocks": ceil_div(w.bases, blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,

@@ -15,9 +15,10 @@ from typing import Any
 from pullback.cpu.conv.records import CELLS_OF_IMAGES, ROWS_OF_CELLS, DirectSweep, TapList
 from pullback.cpu.conv.source_kernel import make_pack_row
 from pullback.cpu.conv.tap_ranges_kernel import axes_of, phase_at, tap_range, whole_range
+from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import fence
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.register_tiles import ADDED, FRESH, STREAMED, make_tiles, tile_size
+from pullback.cpu.simd.register_tiles import ADDED, FRESH, STREAMED, make_tiles
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, inline, invert, outline, put_int, stay_outline
@@ -33,7 +34,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     _, narrow_run = make_runs(lanes)
     pack_row = make_pack_row(lanes, channels_first=channels_first)
     transpose_back = make_transpose(lanes, widen=False)
-    ROWS = tile_size(lanes, 2)
+    ROWS = tile_rows()
     tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
 
     @inline

@@ -21,11 +21,11 @@ from pullback.cpu.conv.records import (
     Runs,
 )
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, sweep_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 
 
@@ -102,7 +102,7 @@ def merged_taps(sweep: Sweep, in_place: bool) -> int:
 
 def _spread_in_l1(distance: int) -> bool:
     """Whether the rows of a tile, at this distance, do not meet in a few sets of the first-level cache (64 sets of lines)."""
-    sets = [row * distance // LINE % 64 for row in range(tile_rows(machine().vector_bytes))]
+    sets = [row * distance // LINE % 64 for row in range(tile_rows())]
     return max(sets.count(one) for one in sets) <= 4
 
 

@@ -24,9 +24,10 @@ from pullback.cpu.conv.records import (
     Runs,
 )
 from pullback.cpu.conv.source_kernel import make_pack_row
+from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import LINE
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.register_tiles import make_tiles, tile_size
+from pullback.cpu.simd.register_tiles import make_tiles
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import inline, outline, put_int, stay_outline
 
@@ -39,7 +40,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     store_wide = lanes.store_wide
     pack_row = make_pack_row(lanes, channels_first=channels_first)
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
-    ROWS = tile_size(lanes, 2)
+    ROWS = tile_rows()
     tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
 
     @outline

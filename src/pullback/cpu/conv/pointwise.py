@@ -23,13 +23,12 @@ from pullback.cpu.conv.common import (
 from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import PointwiseSweep
 from pullback.cpu.conv.sweep import sweep_of
-from pullback.cpu.engine.compiler import Variant
-from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 
@@ -73,7 +72,7 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     given = sweep_arguments(problem, sweep)
     k_block = k_block_of(terms)
     k_blocks = terms // k_block
-    height = tile_rows(machine().vector_bytes)
+    height = tile_rows()
     parts = sum(ceil_div(min(2 * v, out_channels - n0), height) for n0 in range(0, out_channels, 2 * v))
     fetching = parts * ceil_div(block, 2 * v) * k_blocks  # k-blocks of a whole block
     ahead, lines = lines_ahead(np.arange(channels) * given["source_channel"], block * wide, fetching)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.conv.records import PointwiseSweep
+from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import fence
-from pullback.cpu.simd.register_tiles import FRESH, STREAMED, make_tiles, tile_size
+from pullback.cpu.simd.register_tiles import FRESH, STREAMED, make_tiles
 from pullback.cpu.simd.vectors import outline, stay_outline
 
 
@@ -18,7 +19,7 @@ def build(lanes: Any) -> dict[str, Any]:
     V, SIZE = lanes.count, lanes.size
     pair = lanes.times(2)
     load, load_some, store = pair.load, pair.load_some, pair.store_wide
-    ROWS = tile_size(lanes, 2)
+    ROWS = tile_rows()
     tiles = make_tiles(lanes, ROWS, 2)
 
     @outline

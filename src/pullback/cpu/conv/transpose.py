@@ -9,11 +9,11 @@ import numpy as np
 
 from pullback.cpu.conv.records import TRANSPOSED_ROWS, Transpose
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import ceil_div
+from pullback.cpu.machine_code.variants import Variant
 from pullback.rules import Array
 
 NATIVE = ("float32", "float64")

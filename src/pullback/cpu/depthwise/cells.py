@@ -17,12 +17,12 @@ from pullback.cpu.depthwise.common import (
     wide,
 )
 from pullback.cpu.depthwise.records import CellsOneChannel, CellsSeveralChannels
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.rules import Array

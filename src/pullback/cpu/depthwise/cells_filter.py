@@ -14,10 +14,10 @@ from pullback.cpu.depthwise.records import (
     ListedOffsets,
     Segment,
 )
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 
 

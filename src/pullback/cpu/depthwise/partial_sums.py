@@ -11,9 +11,9 @@ import numpy as np
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.records import FilterAdd
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.sizes import ceil_div, sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 from pullback.rules import Array
 

@@ -28,12 +28,12 @@ from pullback.cpu.depthwise.records import (
     Range,
 )
 from pullback.cpu.depthwise.tables import Ints
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import cut_pieces, slack, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool.tables import depth_lists, in_three, places_reached, tap_places
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem

@@ -13,13 +13,13 @@ from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.common import in_place_can, near, run_filter_gradient, run_gather, several_groups, wide
 from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_add
 from pullback.cpu.depthwise.records import SLIDE_SPARE, SlideGather, SlideInterleave, SlideProducts
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import cut_pieces, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import ceil_div, round_up, sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
 from pullback.rules import Array
 

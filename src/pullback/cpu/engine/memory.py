@@ -19,6 +19,7 @@ import numpy as np
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.recycling import KEPT, Shelf, shelf
 from pullback.cpu.engine.sizes import LINE
+from pullback.cpu.machine_code import dry_run
 from pullback.rules import Array
 from pullback.settings import during
 
@@ -59,6 +60,8 @@ def results_in(arrays: Sequence[Array]) -> AbstractContextManager[None]:
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Uninitialised memory for a result; every kernel writes all of it."""
     nbytes = math.prod(shape) * dtype.itemsize
+    if dry_run.current is not None:
+        return np.full(shape, dry_run.current.result if dtype.kind not in "iu" else 0, dtype)
     if nbytes < SMALLEST:
         return np.empty(shape, dtype)
     offered = _offered.get()

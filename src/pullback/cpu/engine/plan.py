@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Code, Variant, code
 from pullback.cpu.engine.records import Record
+from pullback.cpu.machine_code import dry_run
+from pullback.cpu.machine_code.find import code
+from pullback.cpu.machine_code.variants import Code, Variant
 
 # Below this many bytes moved, waking other threads costs more than they save.
 PARALLEL_BYTES = 96 << 10
@@ -18,7 +21,10 @@ PARALLEL_BYTES = 96 << 10
 
 @dataclass(frozen=True)
 class Plan:
-    """What is fixed about a call; `keep` holds the tables whose addresses are in the template."""
+    """What is fixed about a call; `keep` holds the tables whose addresses are in the template.
+
+    `checks`: whether it looks for faults in what it is given, where its record has a field for that.
+    """
 
     code: Code
     template: np.ndarray[Any, np.dtype[np.int64]]
@@ -27,13 +33,23 @@ class Plan:
     scratch_bytes: int
     parallel: bool
     keep: tuple[Any, ...]
+    checks: bool = True
 
     def run(self, **addresses: int) -> None:
         """Run with these array addresses."""
         block = self.template.copy()
         for name, address in addresses.items():
             block[self.places[name]] = address
+        if self.code.address == 0:
+            self._pretend(addresses)
+            return
         threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.parallel)
+
+    def _pretend(self, addresses: dict[str, int]) -> None:
+        """In a dry run: report what it is to report, and do nothing."""
+        for name in dry_run.FLAGS:
+            if name in addresses and self.checks and dry_run.current is not None:
+                ctypes.c_int64.from_address(addresses[name]).value = dry_run.current.faulty
 
 
 def make_plan(
@@ -45,7 +61,7 @@ def make_plan(
     `given` may hold more than the record has. `more` are tables that other tables point to.
     """
     compiled = code(variant)
-    if compiled.fields != tuple(name for name, _ in record.FIELDS):
+    if compiled.address and compiled.fields != tuple(name for name, _ in record.FIELDS):
         raise TypeError(f"{variant} takes another record than {record.__name__}")
     keep, values, places = [], {}, {}
     for place, (name, _) in enumerate(record.FIELDS):
@@ -58,4 +74,7 @@ def make_plan(
             places[name] = place
             value = 0
         values[name] = value
-    return Plan(compiled, record.pack(values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more))
+    return Plan(
+        compiled, record.pack(values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more),
+        bool(values.get("check", True)),
+    )  # fmt: skip

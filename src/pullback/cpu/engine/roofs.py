@@ -10,11 +10,12 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant, code
 from pullback.cpu.engine.kernel_records import CHAINS, ROUNDS, MultiplyAdd, Transfer
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import aligned_bytes
 from pullback.cpu.engine.sizes import LINE
+from pullback.cpu.machine_code.find import code
+from pullback.cpu.machine_code.variants import Variant
 from pullback.rules import Array
 
 COPY_BLOCK = 64 << 10

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.machine_code.levels import level
+
 LINE = 64  # bytes of a cache line
 PAGE = 4096  # bytes
 
@@ -24,7 +26,6 @@ def sum_bytes(dtype: np.dtype[Any]) -> int:
     return 8 if dtype.name == "float64" else 4
 
 
-def tile_rows(vector_bytes: int, vectors: int = 2) -> int:
-    """The most rows of a register tile `vectors` wide: its sums, one row of B and a broadcast share 16 registers (AVX-512: 32)."""
-    registers = 32 if vector_bytes == 64 else 16
-    return max(1, min(14, (registers - vectors - 1) // vectors))
+def tile_rows(vectors: int = 2) -> int:
+    """The most rows of a register tile `vectors` wide: its sums, one row of B and a broadcast share the registers."""
+    return max(1, min(14, (level().registers - vectors - 1) // vectors))

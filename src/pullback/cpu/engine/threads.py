@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.compiler import Variant, code
 from pullback.cpu.engine.kernel_records import FIRST_WORKER, Follow, Job, Lead, Masks
 from pullback.cpu.engine.memory import aligned_bytes
 from pullback.cpu.engine.sizes import LINE, PAGE, round_up
 from pullback.cpu.engine.system import system_words
+from pullback.cpu.machine_code.find import code
+from pullback.cpu.machine_code.variants import Variant
 from pullback.settings import get_num_threads, set_num_threads, threads
 
 __all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import PIECE_BYTES, slack
 from pullback.cpu.engine.sizes import sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool.tables import row_count
 from pullback.problem import Problem
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool import channels, planes, rows
 from pullback.cpu.pool.common import Shape, Table, row_block, shape_of, simplified, variant
 from pullback.cpu.pool.forward import index_tables

@@ -13,7 +13,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.linked_functions import call_part
 from pullback.cpu.simd.native import emit_prefetch
 from pullback.cpu.simd.vectors import (
@@ -29,11 +28,6 @@ from pullback.cpu.simd.vectors import (
 
 # What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
 FRESH, ADDED, STREAMED = 0, 1, 2
-
-
-def tile_size(lanes: Any, vectors: int) -> int:
-    """The most rows of a tile `vectors` wide."""
-    return tile_rows(lanes.vector_bytes, vectors)
 
 
 def _emit_prefetches(builder: Any, base: Any, table: Any, count: Any) -> Any:

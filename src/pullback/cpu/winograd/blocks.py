@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.filter_order import FilterOrder, filter_steps
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.winograd.records import TAPS, TiledArray
 from pullback.cpu.winograd.shapes import Axes, Shape, axes_of
 from pullback.cpu.winograd.tuning import DEPTH_BLOCK, MOST_BLOCK_BYTES

@@ -170,7 +170,7 @@ def shape_of(problem: Problem, flipped: bool) -> Shape | None:
 
 def register_tile(out_channels: int, lanes: int) -> tuple[int, int]:
     """(rows, vectors) of the register tile that wastes the fewest lanes, the wider the better."""
-    widest = 5 if machine().vector_bytes == 64 else 3
+    widest = 5 if machine().registers == 32 else 3
     needed = ceil_div(out_channels, lanes)
     vectors = min(range(1, widest + 1), key=lambda v: (round_up(needed, v), -v))
-    return tile_rows(machine().vector_bytes, vectors), vectors
+    return tile_rows(vectors), vectors

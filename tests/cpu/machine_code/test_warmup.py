@@ -13,8 +13,9 @@ from cpu_calls import run_python
 import pullback as pb
 from pullback import ort, registry, tfjs
 from pullback.cli import main, warmup_command
-from pullback.cpu.engine import compiler, plan_cache, warmup
-from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine import plan_cache
+from pullback.cpu.machine_code import compiler, disk_cache, dry_run, find, warmup
+from pullback.cpu.machine_code.levels import level
 
 NO_NUMBA = """
 import importlib.util, sys
@@ -34,8 +35,8 @@ def ops_on(dtype: str) -> list[tuple[str, tuple, dict]]:
 
 def test_nothing_is_left_to_compile_after_a_warmup() -> None:
     """What the whole case list, its winners and both dialects ask for has been compiled by the tasks, for float32."""
-    for task in warmup.tasks(["float32"]):
-        warmup.run(task)
+    for variant in warmup.wanted(["float32"]):
+        find.code(variant)
     before, used = compiler.compilations, 0
     with pb.backend("cpu"), np.errstate(all="ignore"):
         for op, arguments, keywords in ops_on("float32"):
@@ -57,16 +58,18 @@ def test_nothing_is_left_to_compile_after_a_warmup() -> None:
 
 
 def test_a_warmup_asks_only_for_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a cache of its own: float64 averages ask for no maxima and no other dtype."""
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(compiler, "_loaded", {})
-    plan_cache.release_plans()
+    """Float64 averages ask for no maxima and no other dtype, and nothing is compiled or loaded in order to know that."""
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(find, "_loaded", {})
+    before = compiler.compilations
     [task] = [task for task in warmup.tasks(["float64"]) if task.op == "avg_pool"]
-    count = warmup.run(task)
-    names = {path.name for path in compiler.cache_folder().glob("*.o")}
-    assert count == len(names) == len(compiler._loaded)
-    assert all(name.startswith("engine.threads") or ("-avg_" in name and "float64" in name) for name in names), names
-    assert warmup.run(task) == 0
+    variants = warmup.variants_of(task)
+    assert len(variants) > 5
+    assert all(variant.kernel.startswith("avg_") and variant.dtype == "float64" for variant in variants), variants
+    assert warmup.missing(variants) == variants
+    assert (compiler.compilations, find._loaded) == (before, {})
+    assert dry_run.current is None
+    assert plan_cache.kept_bytes() == 0
 
 
 def test_tasks_narrow_by_dtype() -> None:
@@ -80,7 +83,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(warmup, "RULES", {"avg_pool": (None,)})
     assert main(["warmup", "--dtype", "float32", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert str(compiler.cache_folder()) in out
+    assert str(disk_cache.cache_folder()) in out
     assert "kernels compiled" in out
 
 
@@ -89,7 +92,7 @@ def test_the_command_in_several_processes(tmp_path: Path) -> None:
     code = """
 import sys
 from pullback.cli import main
-from pullback.cpu.engine import warmup
+from pullback.cpu.machine_code import warmup
 if __name__ == "__main__":
     warmup.RULES = {"avg_pool": (None,)}
     sys.exit(main(["warmup", "--dtype", "float32", "--dtype", "float64", "--jobs", sys.argv[1]]))
@@ -111,9 +114,9 @@ def test_the_command_says_what_stands_in_its_way(
     assert main(["warmup", "--jobs", "0"]) == 2
     assert "--jobs is 0" in capsys.readouterr().err
     (tmp_path / "file").touch()
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path / "file" / "below"))
     assert main(["warmup"]) == 1
-    assert compiler.CACHE_VARIABLE in capsys.readouterr().err
+    assert disk_cache.CACHE_VARIABLE in capsys.readouterr().err
     monkeypatch.setattr(warmup_command.registry, "why_unavailable", lambda name: f"no {name} today")
     assert main(["warmup"]) == 2
     assert "no cpu today" in capsys.readouterr().err
@@ -123,9 +126,8 @@ def test_info_names_the_machine_the_cache_and_the_kernels(capsys: pytest.Capture
     with pb.threads(3):
         assert main(["info"]) == 0
     out = capsys.readouterr().out
-    assert f"{machine().cpu} ({machine().triple})" in out
-    assert f"{machine().vector_bytes} bytes" in out
-    assert str(compiler.cache_directory()) in out
+    assert f"{level().name}, {level().vector_bytes} bytes" in out
+    assert str(disk_cache.cache_directory()) in out
     assert "3 (this process may use" in out
     assert ", ".join(f"{kernel.backend}/{kernel.name}" for kernel in registry.kernels_for("max_pool", "cpu")) in out
     assert "unavailable" not in out
@@ -144,15 +146,9 @@ def test_the_default_backend(variable: Any) -> None:
         pb.max_pool(np.zeros((1, 4, 4, 1)), 2)
 
 
-@pytest.mark.parametrize(
-    ("missing", "sentence"),
-    [
-        (("numba",), "needs numba, which is not installed"),
-        (("llvmlite",), "needs llvmlite, which is not installed"),
-        (("numba", "llvmlite"), "needs numba and llvmlite, which are not installed"),
-    ],
-)
-def test_without_numba_the_reference_runs_and_info_says_why(missing: tuple[str, ...], sentence: str) -> None:
+@pytest.mark.parametrize("missing", [("numba",), ("llvmlite",), ("numba", "llvmlite")])
+def test_without_numba_the_reference_runs_and_info_says_why(missing: tuple[str, ...]) -> None:
+    """In a checkout, which ships no kernels."""
     code = """
 assert registry.default_backend() == "reference" and registry.backends() == ("reference",)
 assert pb.max_pool(np.arange(4.0).reshape(1, 4, 1), 2).ravel().tolist() == [1, 3]
@@ -164,5 +160,5 @@ except ValueError as error:
 assert main(["info"]) == 0
 """
     out = run_python(NO_NUMBA.replace("MISSING", repr(missing)) + code)
-    assert out.count(sentence) == 2, out
+    assert out.count("what compiles them is not installed: pip install 'pullback[compiler]'") == 2, out
     assert "unavailable" in out

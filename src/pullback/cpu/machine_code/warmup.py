@@ -1,7 +1,7 @@
 """Compiling ahead: small problems that between them ask for every kernel variant which a plan can ask for.
 
-Nothing here names a variant. Each task runs its problems on every cpu kernel that would take them, so what is compiled is what the
-plans themselves want; a new kernel is warmed by being registered.
+No variant of an op is named here. Each task plans its problems on every cpu kernel that would take them, without running any, so
+what is compiled is what the plans themselves want; a new kernel is warmed by being registered.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.engine import compiler, threads
+from pullback.cpu.conv.filter_order import IN_LAST, TAPS_FIRST, TAPS_LAST, memory_axes
+from pullback.cpu.engine.machine import machine
+from pullback.cpu.machine_code import disk_cache, dry_run, find, shipped
+from pullback.cpu.machine_code.variants import Variant
 from pullback.ops.explain import PREPARE
 from pullback.problem import Problem
 from pullback.registry import CPU, kernels_for
-from pullback.rules import FLOAT_NAMES, PUBLIC_NAN_RULES, TIES, Array, WinnerRule
+from pullback.rules import FLOAT_NAMES, PUBLIC_NAN_RULES, TIES, Array, Layout, WinnerRule
 
 PUBLIC_RULES = tuple(WinnerRule(ties, nan) for ties, nan in product(TIES, PUBLIC_NAN_RULES))
 FLOORED = WinnerRule("first", "ignore", above=-math.inf)  # TF.js in 2-D
@@ -47,7 +50,7 @@ LAYOUTS = (("channels_last", 1), ("channels_last", 64), ("channels_first", 3))
 
 # Convolutions: channels in and out and groups, for kernels over many channels, over few, and over groups.
 CONV_CHANNELS = ((64, 64, 1), (3, 20, 1), (20, 3, 1), (32, 32, 32), (16, 32, 16), (32, 32, 8))
-CONV_KERNELS: tuple[tuple[int, ...], ...] = ((3,), (1, 1), (3, 3), (5, 5), (3, 3, 3))
+CONV_TAPS: tuple[tuple[int, ...], ...] = ((3,), (1, 1), (3, 3), (5, 5), (3, 3, 3))
 
 
 @dataclass(frozen=True)
@@ -87,28 +90,40 @@ def tasks(dtypes: Sequence[str] = FLOAT_NAMES, *, wide: bool = False) -> list[Ta
     ]
 
 
-def _conv_calls(task: Task) -> Iterator[tuple[Any, ...]]:
-    """(problem, arrays...) of a convolution's small problems."""
+def _conv_shapes() -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], int]]:
+    """(channels in and out and groups), taps, stride."""
+    yield from product(CONV_CHANNELS, CONV_TAPS, (1, 2))
+    lanes = machine().vector_bytes // 4
+    for vectors, taps in product(range(1, 6), ((3,), (3, 3))):  # Winograd's tiles are as wide as the channels fill vectors
+        yield (vectors * lanes, vectors * lanes, 1), taps, 1
+
+
+def _conv_calls(task: Task, value: float) -> Iterator[tuple[Any, ...]]:
+    """(problem, arrays...) of a convolution's small problems, with the filter in every order that is read in place.
+
+    value: of all weights and gradients. Those that are not finite ask for kernels of their own.
+    """
     dtype = dtype_of(task.dtype)
-    layouts = ("channels_last", "channels_first")
-    for (c_in, c_out, groups), kernel, stride, layout in product(CONV_CHANNELS, CONV_KERNELS, (1, 2), layouts):
-        size = (24,) * len(kernel) if len(kernel) < 3 else (6, 12, 12)
+    orders = (TAPS_FIRST, TAPS_LAST, IN_LAST) if task.op != "conv_grad_filter" else (None,)
+    layouts: tuple[Layout, ...] = ("channels_last", "channels_first")
+    for ((c_in, c_out, groups), taps, stride), layout, order in product(_conv_shapes(), layouts, orders):
+        size = (24,) * len(taps) if len(taps) < 3 else (6, 12, 12)
         last = layout == "channels_last"
         x = np.zeros((1, *size, c_in) if last else (1, c_in, *size), dtype)
-        f = np.zeros((*kernel, c_in // groups, c_out) if last else (c_out, c_in // groups, *kernel), dtype)
+        f = np.full((*taps, c_in // groups, c_out) if last else (c_out, c_in // groups, *taps), value, dtype)
+        if order is not None:
+            axes = memory_axes(layout, len(taps), order)
+            f = np.ascontiguousarray(f.transpose(axes)).transpose(np.argsort(axes))
         options = {"stride": stride, "padding": "same", "groups": groups, "layout": layout}
-        dy = np.zeros(PREPARE["conv"](x, f, **options)[0].output_shape, dtype)
-        # Numbers that are not finite ask for kernels of their own.
-        for value in (0.0, np.inf):
-            odd_f, odd_dy = np.full_like(f, value), np.full_like(dy, value)
-            arguments = {"conv": (x, odd_f), "conv_grad_input": (dy, odd_f, x.shape), "conv_grad_filter": (odd_dy, x, f.shape)}
-            yield PREPARE[task.op](*arguments[task.op], **options)
+        dy = np.full(PREPARE["conv"](x, f, **options)[0].output_shape, value, dtype)
+        arguments = {"conv": (x, f), "conv_grad_input": (dy, f, x.shape), "conv_grad_filter": (dy, x, f.shape)}
+        yield PREPARE[task.op](*arguments[task.op], **options)
 
 
-def _calls(task: Task) -> Iterator[tuple[Any, ...]]:
+def _calls(task: Task, value: float) -> Iterator[tuple[Any, ...]]:
     """(problem, arrays...) of a task's small problems."""
     if task.op.startswith("conv"):
-        yield from _conv_calls(task)
+        yield from _conv_calls(task, value)
         return
     dtype = dtype_of(task.dtype)
     for window in (*SMALL_WINDOWS, *(WIDE_WINDOWS if task.wide and task.rule else ())):
@@ -138,14 +153,45 @@ def _ruled(task: Task, call: tuple[Any, ...]) -> tuple[Problem, *tuple[Array, ..
     return replace(call[0], winner=task.rule), *call[1:]
 
 
-def run(task: Task) -> int:
-    """Run a task; how many kernels it had to compile."""
-    before = compiler.compilations
-    for kernel_name in ("lead", "follow"):
-        compiler.code(compiler.Variant("engine.threads", kernel_name))
-    with threads.threads(1):
-        for problem, *arrays in _calls(task):
-            for kernel in kernels_for(problem.op, CPU):
-                if kernel.backend == CPU and kernel.verdict(problem).reason is None:
-                    kernel.run(problem, *arrays)
-    return compiler.compilations - before
+ENGINE = (
+    Variant("engine.threads", "lead"),
+    Variant("engine.threads", "follow"),
+    Variant("engine.recycling", "shelf"),
+    Variant("engine.team", "team"),
+    Variant("engine.roofs", "copy"),
+    Variant("engine.roofs", "fill"),
+    Variant("engine.roofs", "multiply_add"),
+    Variant("engine.roofs", "multiply_add", "float64"),
+)
+
+
+def variants_of(task: Task) -> list[Variant]:
+    """What the kernels that can run the problems of a task ask for, whether or not they pay."""
+    found: dict[Variant, None] = {}
+    for faulty in (False, True):
+        with dry_run.dry_run(faulty) as run, np.errstate(all="ignore"):
+            for problem, *arrays in _calls(task, run.result):
+                for kernel in kernels_for(problem.op, CPU):
+                    if kernel.backend == CPU and kernel.can(problem) is None:
+                        kernel.run(problem, *arrays)
+        found.update(run.wanted)
+    return list(found)
+
+
+def wanted(dtypes: Sequence[str] = FLOAT_NAMES, *, wide: bool = False) -> list[Variant]:
+    """All variants that plans for these dtypes can ask for, and the engine's own."""
+    found = dict.fromkeys(ENGINE)
+    for task in tasks(dtypes, wide=wide):
+        found.update(dict.fromkeys(variants_of(task)))
+    return list(found)
+
+
+def missing(variants: Sequence[Variant]) -> list[Variant]:
+    """Those that are neither shipped nor kept on disk."""
+    return [variant for variant in variants if shipped.find(variant) is None and disk_cache.read(variant) is None]
+
+
+def compile_one(variant: Variant) -> str:
+    """Compile a variant and keep it; what it is called."""
+    find.compile_and_keep(variant)
+    return str(variant)

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from cpu_calls import run_python
 
-from pullback.cpu.engine import compiler, kept_code
-from pullback.cpu.engine.compiler import Variant
 from pullback.cpu.engine.kernel_records import Lead
-from pullback.cpu.engine.object_files import is_loadable
+from pullback.cpu.machine_code import compiler, disk_cache, find, trust
+from pullback.cpu.machine_code.object_files import is_loadable
+from pullback.cpu.machine_code.variants import Variant
 
 VARIANT = Variant("engine.threads", "lead")  # the quickest to compile
 
@@ -34,9 +34,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """What is kept of a kernel."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(compiler.CACHE_VARIABLE, str(folder))
-        patch.setattr(compiler, "_loaded", {})
-        compiler.code(VARIANT)
+        patch.setenv(disk_cache.CACHE_VARIABLE, str(folder))
+        patch.setattr(find, "_loaded", {})
+        find.code(VARIANT)
     [file] = folder.rglob("*.o")
     return file.read_bytes()
 
@@ -44,11 +44,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture
 def file(whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """That kernel's file, in a cache folder of this test's own; warnings come again."""
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(compiler, "_loaded", {})
-    monkeypatch.setattr(kept_code, "_warned", set())
-    path = compiler._cache_file(VARIANT)
-    assert kept_code.make_folder(path.parent)
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(find, "_loaded", {})
+    monkeypatch.setattr(disk_cache, "_warned", set())
+    path = disk_cache.file_of(VARIANT)
+    assert disk_cache._make_folder(path.parent)
     path.write_bytes(whole)
     path.chmod(0o600)
     yield path
@@ -57,9 +57,9 @@ def file(whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def compiled() -> int:
     """How many kernels a process that has loaded none compiles."""
-    compiler._loaded.clear()
+    find._loaded.clear()
     before = compiler.compilations
-    address = compiler.code(VARIANT).address
+    address = find.code(VARIANT).address
     assert address != 0
     return compiler.compilations - before
 
@@ -85,9 +85,9 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "deep JSON": lambda header: b"[" * 100_000,
     "a list": lambda header: [1],
     "nothing": lambda header: None,
-    "no symbol": lambda header: {**header, "symbol": None},
-    "a number for a symbol": lambda header: {**header, "symbol": 7},
-    "another symbol": lambda header: {**header, "symbol": header["symbol"] + "x"},
+    "no functions": lambda header: {**header, "functions": None},
+    "a number for a function": lambda header: {**header, "functions": [7]},
+    "another function": lambda header: {**header, "functions": ["x"]},
     "no fields": lambda header: {**header, "fields": None},
     "fields in a word": lambda header: {**header, "fields": "job"},
     "a field in a list": lambda header: {**header, "fields": [["job"]]},
@@ -137,26 +137,29 @@ def test_a_whole_file_with_other_code(change: Callable[[bytes], bytes], file: Pa
 DAMAGE = """
 import pathlib, random, sys
 from pullback.cpu.engine.kernel_records import Lead
-from pullback.cpu.engine.compiler import _link
-from pullback.cpu.engine.object_files import is_loadable
+from pullback.cpu.machine_code.find import _link
 import json
+from pullback.cpu.machine_code.object_files import is_loadable
+from pullback.cpu.machine_code.variants import ObjectCode, Variant
 header, code = pathlib.Path(sys.argv[1]).read_bytes().split(b"\\n", 2)[1:]
 header, chance = json.loads(header), random.Random(0)
-assert is_loadable(code, header["symbol"])
+variant = Variant("engine.threads", "lead")
+symbols = variant.symbols(())
+assert is_loadable(code, symbols)
 taken = 0
 tables = range(int.from_bytes(code[40:48], "little"), len(code))
 for place in (*range(64), *tables, *chance.sample(range(len(code)), 300)):
     for bit in (1, 128) if place in tables else (1, 4, 32, 128):
         damaged = code[:place] + bytes([code[place] ^ bit]) + code[place + 1 :]
-        if is_loadable(damaged, header["symbol"]):
+        if is_loadable(damaged, symbols):
             taken += 1
             if taken % 4 == 0:  # the rest would take a minute
                 try:
-                    _link(header, damaged)
+                    _link(variant, ObjectCode(str(variant), (), (), damaged))
                 except (RuntimeError, ValueError):
                     pass
 for length in range(0, len(code), 7):
-    assert not is_loadable(code[:length], header["symbol"]) or length > len(code) - 64
+    assert not is_loadable(code[:length], symbols) or length > len(code) - 64
 print(taken)
 """
 
@@ -175,10 +178,10 @@ def test_names_that_are_nowhere() -> None:
     target = binding.Target.from_default_triple().create_target_machine()
     text = "declare void @{0}()\ndefine void @f() {{\n  call void @{0}()\n  ret void\n}}"
     made = {name: target.emit_object(binding.parse_assembly(text.format(name))) for name in ("memcpy", "no_such_function")}
-    assert is_loadable(made["memcpy"], "f")
+    assert is_loadable(made["memcpy"], ("f",))
     if sys.platform == "linux":
-        assert not is_loadable(made["no_such_function"], "f")
-        assert not is_loadable(made["memcpy"], "memcpy")
+        assert not is_loadable(made["no_such_function"], ("f",))
+        assert not is_loadable(made["memcpy"], ("memcpy",))
 
 
 @with_owners
@@ -223,7 +226,7 @@ def test_a_folder_that_others_can_write(mode: int, file: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is said once
         assert compiled() == 1
-        assert not compiler.is_kept()
+        assert not disk_cache.is_kept()
     assert sorted(file.parent.iterdir()) == [file], "something was kept there"
     assert file.read_bytes() == before
     file.parent.chmod(0o700)
@@ -237,7 +240,7 @@ def test_a_parent_that_others_can_write(file: Path, tmp_path: Path) -> None:
         assert compiled() == 1
     tmp_path.chmod(0o1777)  # as /tmp is: others can add to it, not exchange what is ours
     assert compiled() == 0
-    assert compiler.is_kept()
+    assert disk_cache.is_kept()
     tmp_path.chmod(0o700)
 
 
@@ -247,16 +250,16 @@ def test_a_folder_of_somebody_else(whose: str, file: Path, monkeypatch: pytest.M
     give_away(file.parent if whose == "fingerprint" else file.parent.parent, monkeypatch)
     with pytest.warns(RuntimeWarning, match=r"belongs to user \d+; take that right"):
         assert compiled() == 1
-    assert not compiler.is_kept()
+    assert not disk_cache.is_kept()
 
 
 @with_owners
 def test_a_group_that_others_are_in(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.parent.chmod(0o770)
-    monkeypatch.setattr(kept_code, "_is_own_group", lambda number: False)
+    monkeypatch.setattr(trust, "_is_own_group", lambda number: False)
     with pytest.warns(RuntimeWarning, match=r"can be written by group \d+"):
         assert compiled() == 1
-    monkeypatch.setattr(kept_code, "_is_own_group", lambda number: True)
+    monkeypatch.setattr(trust, "_is_own_group", lambda number: True)
     assert compiled() == 0
 
 
@@ -269,11 +272,11 @@ def test_which_group_is_that_of_one_user_alone(monkeypatch: pytest.MonkeyPatch) 
     groups = {1000: ("ann", "x", 1000, []), 100: ("users", "x", 100, [])}
     monkeypatch.setattr(pwd, "getpwuid", lambda number: me)
     monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group(groups[number]))
-    assert kept_code._is_own_group(1000)
-    assert not kept_code._is_own_group(100)
-    assert not kept_code._is_own_group(7)
+    assert trust._is_own_group(1000)
+    assert not trust._is_own_group(100)
+    assert not trust._is_own_group(7)
     groups[1000] = ("ann", "x", 1000, ["ann", "bob"])
-    assert not kept_code._is_own_group(1000)
+    assert not trust._is_own_group(1000)
 
 
 @with_owners
@@ -285,9 +288,9 @@ def test_a_file_that_others_can_have_written(change: str, file: Path, monkeypatc
     elif os.geteuid() == 0:
         give_away(file, monkeypatch)
     else:
-        seen = kept_code._who_else
-        plain = lambda found: "belongs to user 7" if stat.S_ISREG(found.st_mode) else seen(found)  # noqa: E731
-        monkeypatch.setattr(kept_code, "_who_else", plain)
+        seen = trust.who_else
+        plain = lambda found, besides=None: "belongs to user 7" if stat.S_ISREG(found.st_mode) else seen(found)  # noqa: E731
+        monkeypatch.setattr(trust, "who_else", plain)
     assert compiled() == 1
     monkeypatch.undo()
     found = file.stat()
@@ -299,7 +302,7 @@ def test_a_file_that_others_can_have_written(change: str, file: Path, monkeypatc
 def test_folders_are_made_for_this_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert kept_code.make_folder(tmp_path / "a" / "b" / "c")
+        assert disk_cache._make_folder(tmp_path / "a" / "b" / "c")
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
@@ -325,4 +328,4 @@ def test_an_interrupted_write_leaves_nothing(file: Path, monkeypatch: pytest.Mon
 
 def test_fields_are_as_they_were_kept(whole: bytes, file: Path) -> None:
     compiled()
-    assert list(compiler.code(VARIANT).fields) == parts(whole)[0]["fields"] == [name for name, _ in Lead.FIELDS]
+    assert list(find.code(VARIANT).fields) == parts(whole)[0]["fields"] == [name for name, _ in Lead.FIELDS]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pullback.cpu.engine.compiler import cache_directory, cache_folder
+from pullback.cpu.machine_code.disk_cache import cache_directory, cache_folder
 from pullback.settings import UNUSED_DAYS
 
 DAY = 24 * 60 * 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pullback.cli import main
-from pullback.cpu.engine import cache_folders, compiler
+from pullback.cpu.machine_code import cache_folders, disk_cache, find, variants
 
 OLD, RECENT = "0" * 19 + "a", "0" * 19 + "b"
 
@@ -29,8 +29,8 @@ def make_folder(path: Path, days: float, kernels: int = 2) -> Path:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with the folder in use, an old one and a recent one of other versions, and what is not ours."""
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path))
-    make_folder(compiler.cache_folder(), 400)
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path))
+    make_folder(disk_cache.cache_folder(), 400)
     make_folder(tmp_path / OLD, 100)
     make_folder(tmp_path / RECENT, 3)
     make_folder(tmp_path / "photographs", 400)
@@ -50,7 +50,7 @@ def test_only_old_folders_of_other_versions_are_removed(cache: Path, capsys: pyt
     assert names(cache) == before - {OLD}
     assert main(["warmup", "--prune", "0"]) == 0
     assert names(cache) == before - {OLD, RECENT}
-    assert len(list(compiler.cache_folder().iterdir())) == 2
+    assert len(list(disk_cache.cache_folder().iterdir())) == 2
     assert list(cache_folders.prune(0)) == []
 
 
@@ -73,14 +73,14 @@ def test_a_folder_that_another_process_removes_first(cache: Path, monkeypatch: p
 
 
 def test_kernels_are_compiled_again_into_a_removed_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.rmtree(compiler.cache_folder())
-    monkeypatch.setattr(compiler, "_loaded", {})
-    assert compiler.code(compiler.Variant("engine.threads", "lead")).address != 0
-    assert len(list(compiler.cache_folder().glob("*.o"))) == 1
+    shutil.rmtree(disk_cache.cache_folder())
+    monkeypatch.setattr(find, "_loaded", {})
+    assert find.code(variants.Variant("engine.threads", "lead")).address != 0
+    assert len(list(disk_cache.cache_folder().glob("*.o"))) == 1
 
 
 def test_no_cache_folder_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "never made"))
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path / "never made"))
     assert cache_folders.cache_folders() == []
     assert list(cache_folders.prune(0)) == []
 
@@ -88,7 +88,7 @@ def test_no_cache_folder_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_info_shows_them(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    assert f"{cache}: 2 kernels in 2.0 KiB for this version and machine" in out
+    assert f"{cache}: 2 kernels in 2.0 KiB for this version and level" in out
     assert "4 kernels in 3.9 KiB in 2 folders for others, last used 3 to 100 days ago (pullback warmup --prune)" in out
 
 

@@ -6,11 +6,12 @@ every name is known. Other formats (macOS, Windows) are known by their first byt
 
 from __future__ import annotations
 
-import platform
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
+
+from pullback.cpu.machine_code.levels import level
 
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 # Kinds of relocations that the loader knows and LLVM writes into kernels.
@@ -76,11 +77,11 @@ def _sections(data: bytes, machine: str) -> list[_Section]:
     return sections
 
 
-def _check_symbols(data: bytes, sections: list[_Section], table: _Section, symbol: str) -> int:
-    """How many symbols there are; `symbol` is among them and lies in code."""
+def _check_symbols(data: bytes, sections: list[_Section], table: _Section, wanted: Collection[str]) -> int:
+    """How many symbols there are; the wanted ones are among them and lie in code."""
     _demand(table.link < len(sections) and sections[table.link].kind == _STRINGS)
     names = sections[table.link]
-    count, found = 0, False
+    count, found = 0, set()
     for name, _, _, where, value, size in _entries(data, table, "<IBBHQQ"):
         _demand(name < names.size)
         begin = names.offset + name
@@ -91,9 +92,10 @@ def _check_symbols(data: bytes, sections: list[_Section], table: _Section, symbo
             _demand(_is_alignment(value) and size <= _MOST_ZEROS)
         else:
             _demand(where < len(sections) and value + size <= sections[where].size)
-            found |= text == symbol and bool(sections[where].flags & _CODE) and size > 0
+            if sections[where].flags & _CODE and size > 0:
+                found.add(text)
         count += 1
-    _demand(found)
+    _demand(found.issuperset(wanted))
     return count
 
 
@@ -104,16 +106,16 @@ def _is_known(name: str) -> bool:
     return name in ("memcpy", "memset", "memmove") or binding.address_of_symbol(name) is not None
 
 
-def is_loadable(data: bytes, symbol: str) -> bool:
-    """Whether LLVM can load this object file, and finds the code of `symbol` in it."""
-    machine = platform.machine()
+def is_loadable(data: bytes, symbols: Collection[str]) -> bool:
+    """Whether LLVM can load this object file, and finds the code of these symbols in it."""
+    machine = level().machine
     if sys.platform != "linux" or machine not in _MACHINES:
         return data.startswith(_FIRST_BYTES.get(sys.platform, b""))
     try:
         sections = _sections(data, machine)
         tables = [section for section in sections if section.kind == _SYMBOLS]
         _demand(len(tables) == 1)
-        count = _check_symbols(data, sections, tables[0], symbol)
+        count = _check_symbols(data, sections, tables[0], symbols)
         for section in sections:
             if section.kind == _RELOCATED:
                 _demand(section.info < len(sections) and section.link < len(sections) and sections[section.link] is tables[0])

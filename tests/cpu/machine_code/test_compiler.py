@@ -15,8 +15,9 @@ import pytest
 from cpu_calls import finish, reals, run_python, start_python
 
 import pullback as pb
-from pullback.cpu.engine import compiler, object_files
-from pullback.cpu.engine.compiler import Variant
+from pullback.cpu.machine_code import compiler, disk_cache, find, object_files
+from pullback.cpu.machine_code.levels import LEVELS
+from pullback.cpu.machine_code.variants import Variant
 
 VARIANT = Variant("engine.threads", "lead")  # the quickest to compile
 
@@ -25,7 +26,7 @@ USE = """
 import hashlib, sys
 import numpy as np
 import pullback as pb
-from pullback.cpu.engine import compiler
+from pullback.cpu.machine_code import compiler
 x = np.random.default_rng(0).standard_normal((2, 9, 11, 40)).astype(np.float32)
 with pb.backend("cpu"):
     y = pb.avg_pool(x, 2)
@@ -36,8 +37,8 @@ print(hashlib.sha256(y).hexdigest(), compiler.compilations, "numba" in sys.modul
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder of this test's own, and nothing loaded from elsewhere."""
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(compiler, "_loaded", {})
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(find, "_loaded", {})
     yield tmp_path / "cache"
     leftover = [path.name for path in tmp_path.rglob("*.part")]
     assert leftover == []
@@ -45,16 +46,16 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 def compiled(variant: Variant) -> int:
     """How many kernels a process that has loaded none compiles for a variant."""
-    compiler._loaded.clear()
+    find._loaded.clear()
     before = compiler.compilations
-    assert compiler.code(variant).address != 0
+    assert find.code(variant).address != 0
     return compiler.compilations - before
 
 
 def test_a_kernel_is_compiled_once(empty_cache: Path) -> None:
     assert compiled(VARIANT) == 1
     [file] = empty_cache.rglob("*.o")
-    assert file.parent == compiler.cache_folder()
+    assert file.parent == disk_cache.cache_folder()
     assert compiled(VARIANT) == 0
 
 
@@ -78,7 +79,7 @@ DAMAGE = {
     "without its last byte": lambda data: data[:-1],
     "longer": lambda data: data + b"\0",
     "hash": lambda data: flip(data, 3),
-    "symbol": lambda data: flip(data, data.index(b'"symbol": "') + 14),
+    "fields": lambda data: flip(data, data.index(b'"fields": ["') + 14),
     "code": lambda data: flip(data, len(data) - 100),
     "other file": lambda data: b"\x7fELF" + data,
 }
@@ -95,7 +96,7 @@ def test_damaged_files_are_compiled_again(damage, empty_cache: Path) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file(empty_cache: Path) -> None:
-    path = compiler._cache_file(VARIANT)
+    path = disk_cache.file_of(VARIANT)
     path.mkdir(parents=True)
     assert compiled(VARIANT) == 1
     assert compiled(VARIANT) == 1
@@ -105,8 +106,8 @@ def test_a_folder_in_the_place_of_a_file(empty_cache: Path) -> None:
 def test_nowhere_to_keep_kernels(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a file"
     file.write_text("not a folder")
-    monkeypatch.setenv(compiler.CACHE_VARIABLE, str(file / "below"))
-    assert not compiler.is_kept()
+    monkeypatch.setenv(disk_cache.CACHE_VARIABLE, str(file / "below"))
+    assert not disk_cache.is_kept()
     assert compiled(VARIANT) == 1
     assert compiled(VARIANT) == 1
     assert file.read_text() == "not a folder"
@@ -124,7 +125,9 @@ SETTINGS = {
 }
 COMPILE = """
 import sys
-from pullback.cpu.engine.compiler import Variant, cache_folder, code
+from pullback.cpu.machine_code.variants import Variant
+from pullback.cpu.machine_code.disk_cache import cache_folder
+from pullback.cpu.machine_code.find import code
 if "assigned" in sys.argv:
     import numba
     config = numba.core.config
@@ -171,10 +174,10 @@ def test_settings_of_numba_change_no_code(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder(empty_cache: Path) -> None:
-    folder = compiler.cache_folder()
+    folder = disk_cache.cache_folder()
     folder.mkdir(parents=True)
     folder.chmod(0o500)
-    assert not compiler.is_kept()
+    assert not disk_cache.is_kept()
     assert compiled(VARIANT) == 1
     assert list(folder.iterdir()) == []
     folder.chmod(0o700)
@@ -186,24 +189,24 @@ def test_a_full_disk_leaves_nothing_behind(empty_cache: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "replace", full)
     assert compiled(VARIANT) == 1
-    assert list(compiler.cache_folder().iterdir()) == []
+    assert list(disk_cache.cache_folder().iterdir()) == []
 
 
 def test_no_home_no_cache(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    for variable in (compiler.CACHE_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for variable in (disk_cache.CACHE_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    assert not compiler.is_kept()
+    assert not disk_cache.is_kept()
     assert compiled(VARIANT) == 1
 
 
 KEYS = """
-from pullback.cpu.engine import compiler
-assert compiler.__file__.startswith({folder!r})
-print(compiler._fingerprint(), compiler._source_hash("pool.rows"), compiler._source_hash("conv.direct"))
+from pullback.cpu.machine_code import keys
+assert keys.__file__.startswith({folder!r})
+print(keys.fingerprint(), keys.source_hash("pool.rows"), keys.source_hash("conv.direct"))
 """
 
 
@@ -226,7 +229,8 @@ def test_the_keys_follow_sources_version_and_width(tmp_path: Path) -> None:
         "cpu/simd/lanes.py": (False, True, True),
         "cpu/simd/linked_functions.py": (False, True, True),
         "cpu/engine/records.py": (False, True, True),
-        "cpu/engine/compiler.py": (True, False, False),
+        "cpu/machine_code/compiler.py": (True, False, False),
+        "cpu/machine_code/levels.py": (True, True, True),
         "__init__.py": (True, False, False),
         "cpu/pool/rows.py": (False, False, False),  # a plan
         "ops/pool.py": (False, False, False),
@@ -239,7 +243,7 @@ def test_the_keys_follow_sources_version_and_width(tmp_path: Path) -> None:
         assert tuple(a != b for a, b in zip(keys(), untouched, strict=True)) == expected, edited
         source.write_text(text)
     assert keys() == untouched
-    assert len({keys(PULLBACK_VECTOR_BYTES=width)[0] for width in ("16", "32", "64")}) == 3
+    assert len({keys(PULLBACK_LEVEL=level.name)[0] for level in LEVELS}) == len(LEVELS)
 
 
 def test_a_new_shape_never_compiles() -> None:
@@ -261,15 +265,3 @@ def test_a_new_shape_never_compiles() -> None:
             stride, dilation = int(rng.integers(1, 4)), int(rng.integers(1, 3))
             use(*sizes, window, stride=stride, dilation=dilation, padding="same")
     assert compiler.compilations == before
-
-
-@pytest.mark.parametrize("width", ["8", "wide", "-16"])
-def test_a_bad_register_width_is_named(width: str) -> None:
-    code = """
-from pullback.cpu.engine.machine import machine
-try:
-    machine()
-except ValueError as error:
-    print(error)
-"""
-    assert "PULLBACK_VECTOR_BYTES" in run_python(code, PULLBACK_VECTOR_BYTES=width)
