@@ -22,6 +22,20 @@ def test_nothing_fails(rows):
     assert [failure for row in rows for failure in row.failures] == []
 
 
+def test_a_quick_check_takes_one_case_in_eight_of_every_kernel(rows):
+    ticks = []
+    quick = check.run(ticks.append, check.QUICK)
+    assert len(ticks) == check.size(check.QUICK) < check.size() / 6
+    assert [failure for row in quick for failure in row.failures] == []
+    assert {row.kernel for row in quick} >= {
+        *tfjs_goldens.kernels(),
+        "MaxPoolGrad",
+        "AveragePoolGrad",
+        "ConvGrad",
+        "conv_grad_input",
+    }
+
+
 def test_every_recorded_kernel_has_a_row(rows):
     kernels = {row.kernel for row in rows}
     assert set(tfjs_goldens.kernels()) <= kernels

@@ -363,7 +363,10 @@ def chosen_kernel(problem: AnyProblem) -> Kernel:
             yield verdict
 
     for verdict in _by_preference(heard(), named):
-        return replace(verdict.kernel, run=_nameless(verdict.kernel.run)) if named else verdict.kernel
+        kernel = verdict.kernel
+        if named:
+            return replace(kernel, run=_nameless(kernel.run))
+        return replace(kernel, run=_or_reference(kernel.run)) if kernel.backend == CPU and _may_lack_code() else kernel
     raise KernelError(f"{problem.op}: no kernel accepts this problem ({'; '.join(refusals) or 'none is registered'})")
 
 
@@ -388,8 +391,6 @@ def chosen_run(problem: AnyProblem) -> Run:
     run = _chosen.get(key)
     if run is None:
         run = chosen_kernel(problem).run
-        if _kernel_name.get() is None and _may_lack_code():
-            run = _or_reference(run)
         if len(_chosen) >= MOST_CHOSEN:
             _chosen.clear()
         _chosen[key] = run

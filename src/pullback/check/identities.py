@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -95,14 +96,14 @@ def _max_pool(sample: Sample, rng: np.random.Generator) -> Iterator[tuple[str, b
         yield "max_pool_grad_from_indices", whole
 
 
-def size() -> int:
-    return SAMPLES * (2 + 2 + 4)
+def size(every: int = 1) -> int:
+    return len(range(0, SAMPLES, every)) * (2 + 2 + 4)
 
 
-def prove_all() -> Iterator[Outcome]:
+def prove_all(every: int = 1) -> Iterator[Outcome]:
     rng = np.random.default_rng(7)
     for part in (_conv, _avg_pool, _max_pool):
-        for sample in samples():
+        for sample in islice(samples(), 0, None, every):
             for op, holds in part(sample, rng):
                 detail = "" if holds else "the gradient is not that of its forward"
                 yield Outcome(op, sample.describe(), "proved" if holds else "failed", detail)

@@ -94,8 +94,8 @@ def recorded() -> int:
     return len(golden.load("tfjs", GRADIENTS)) + len(golden.load("tfjs", REFUSALS))
 
 
-def size() -> int:
-    return recorded() if can_run() else 0
+def size(every: int = 1) -> int:
+    return sum(len(golden.load("tfjs", file)[::every]) for file in (GRADIENTS, REFUSALS)) if can_run() else 0
 
 
 def _snake(name: str) -> str:
@@ -193,7 +193,7 @@ def _judge_refusal(case: dict[str, Any]) -> Outcome:
     return Outcome("ops", case["name"], "refused")
 
 
-def replay() -> Iterator[Outcome]:
+def replay(every: int = 1) -> Iterator[Outcome]:
     if can_run():
-        yield from map(_judge_gradient, golden.load("tfjs", GRADIENTS))
-        yield from map(_judge_refusal, golden.load("tfjs", REFUSALS))
+        yield from map(_judge_gradient, golden.load("tfjs", GRADIENTS)[::every])
+        yield from map(_judge_refusal, golden.load("tfjs", REFUSALS)[::every])

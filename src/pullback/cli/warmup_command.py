@@ -86,11 +86,22 @@ def compile_ahead(dtypes: Sequence[str], wide: bool, jobs: int) -> list[Variant]
         for variants in planned:
             wanted.update(dict.fromkeys(variants))
             tick("what plans ask for")
-    missing = warmup.missing(list(wanted))
-    with progress("compiling", len(missing)) as tick, closing(in_processes(warmup.compile_one, missing, jobs)) as compiled:
-        for label in compiled:
-            tick(label)
+    compile_missing(list(wanted), jobs)
     return list(wanted)
+
+
+def compile_missing(variants: Sequence[Variant], jobs: int) -> None:
+    """Compile what is neither shipped nor kept, several at a time, behind a progress bar."""
+    from pullback.cpu.machine_code import warmup
+
+    missing = warmup.missing(variants)
+    if not missing:
+        return
+    groups = warmup.groups(missing)
+    with progress("compiling", len(missing)) as tick, closing(in_processes(warmup.compile_group, groups, jobs)) as compiled:
+        for labels in compiled:
+            for label in labels:
+                tick(label)
 
 
 def _prune(days: float) -> int:

@@ -55,7 +55,7 @@ def _index(folder: Path) -> Index | None:
             return None
         records = [(tuple(fields), tuple(functions)) for fields, functions in found["records"]]
         return Index(dict(found["libraries"]), {key: records[number] for key, number in found["kernels"].items()})
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
 
 

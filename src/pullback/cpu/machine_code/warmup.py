@@ -153,8 +153,9 @@ def _ruled(task: Task, call: tuple[Any, ...]) -> tuple[Problem, *tuple[Array, ..
     return replace(call[0], winner=task.rule), *call[1:]
 
 
+THREADS = Variant("engine.threads", "lead")  # runs all others
 ENGINE = (
-    Variant("engine.threads", "lead"),
+    THREADS,
     Variant("engine.threads", "follow"),
     Variant("engine.recycling", "shelf"),
     Variant("engine.team", "team"),
@@ -191,7 +192,20 @@ def missing(variants: Sequence[Variant]) -> list[Variant]:
     return [variant for variant in variants if shipped.find(variant) is None and disk_cache.read(variant) is None]
 
 
-def compile_one(variant: Variant) -> str:
-    """Compile a variant and keep it; what it is called."""
-    find.compile_and_keep(variant)
-    return str(variant)
+MOST_TOGETHER = 8
+
+
+def groups(variants: Sequence[Variant]) -> list[list[Variant]]:
+    """Variants that share parts, for one process after the other: a part is compiled once in each. Large groups first."""
+    found: dict[tuple[str, str], list[Variant]] = {}
+    for variant in variants:
+        found.setdefault((variant.module, variant.dtype), []).append(variant)
+    cut = [group[i : i + MOST_TOGETHER] for group in found.values() for i in range(0, len(group), MOST_TOGETHER)]
+    return sorted(cut, key=len, reverse=True)
+
+
+def compile_group(variants: Sequence[Variant]) -> list[str]:
+    """Compile variants and keep them; what they are called."""
+    for variant in variants:
+        find.compile_and_keep(variant)
+    return [str(variant) for variant in variants]
