@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
 from reprlib import Repr
@@ -35,7 +36,8 @@ def shown(value: Any) -> str:
 
 def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
     """A plain native-endian NumPy view (or copy, where it must be) of an argument."""
-    if isinstance(value, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # imported by whoever has made such an array, and slow to import for nobody
+    if masked is not None and isinstance(value, masked.MaskedArray):
         raise TypeError(f"{op}: {name} is a masked array; pass {name}.filled(...) instead")
     if isinstance(value, (list, tuple)) and _too_deep(value):
         raise ValueError(f"{op}: {name} is not an array but lists within lists, more than {MOST_AXES} deep: {shown(value)}")

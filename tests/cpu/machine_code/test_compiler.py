@@ -265,3 +265,31 @@ def test_a_new_shape_never_compiles() -> None:
             stride, dilation = int(rng.integers(1, 4)), int(rng.integers(1, 3))
             use(*sizes, window, stride=stride, dilation=dilation, padding="same")
     assert compiler.compilations == before
+
+
+ELSEWHERE = """
+import sys
+from pullback.cpu.machine_code import compiler, object_files
+from pullback.cpu.machine_code.variants import Variant
+compiler.triple = lambda: sys.argv[1]
+for variant in (Variant("conv.pack", "pack"), Variant("engine.recycling", "shelf")):
+    made = compiler.compile_variant(variant)
+    assert made.contents.startswith(object_files._FIRST_BYTES[sys.argv[2]]), made.contents[:4]
+    for symbol in variant.symbols(made.functions):
+        names = [name for name in made.contents.split(b"\\0") if name.endswith(symbol.encode())]
+        print(names[0].decode().removesuffix(symbol) + "+" if names else "missing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "triple", "system", "before"),
+    [
+        ("aarch64", "arm64-apple-darwin22.0.0", "darwin", "_"),  # Mach-O puts an underline before every name of C
+        ("x86-64-v3", "x86_64-apple-darwin22.0.0", "darwin", "_"),
+        ("x86-64-v3", "x86_64-pc-windows-msvc", "win32", ""),  # COFF on 64 bits does not
+    ],
+)
+def test_kernels_compile_for_other_systems(level: str, triple: str, system: str, before: str) -> None:
+    """Names as their loaders look for them: dlsym and LLVM's own add what stands before."""
+    found = run_python(ELSEWHERE, triple, system, PULLBACK_LEVEL=level, PULLBACK_LINKABLE="1").split()
+    assert found == [f"{before}+"] * 7

@@ -329,3 +329,37 @@ def test_an_interrupted_write_leaves_nothing(file: Path, monkeypatch: pytest.Mon
 def test_fields_are_as_they_were_kept(whole: bytes, file: Path) -> None:
     compiled()
     assert list(find.code(VARIANT).fields) == parts(whole)[0]["fields"] == [name for name, _ in Lead.FIELDS]
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "place"),
+    [
+        ("linux", {}, "home/.cache/pullback"),
+        ("linux", {"XDG_CACHE_HOME": "elsewhere"}, "elsewhere/pullback"),
+        ("darwin", {"XDG_CACHE_HOME": "elsewhere"}, "home/Library/Caches/pullback"),
+        ("win32", {"LOCALAPPDATA": "profile"}, "profile/pullback/cache"),
+        ("win32", {}, "home/pullback/cache"),
+        ("win32", {"PULLBACK_CACHE_DIR": "asked"}, "asked"),
+    ],
+)
+def test_where_each_system_keeps_its_caches(
+    platform: str, variables: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (disk_cache.CACHE_VARIABLE, "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    monkeypatch.setattr(disk_cache.sys, "platform", platform)
+    assert disk_cache.cache_directory() == Path(place)
+
+
+def test_without_owners_and_mode_bits_files_are_read_all_the_same(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows, whose rights are others."""
+    file.parent.chmod(0o777)
+    monkeypatch.delattr(os, "geteuid", raising=False)
+    monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
+    monkeypatch.delattr(os, "O_NONBLOCK", raising=False)
+    assert compiled() == 0
+    monkeypatch.undo()
+    file.parent.chmod(0o700)

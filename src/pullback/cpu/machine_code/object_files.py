@@ -16,6 +16,7 @@ from pullback.cpu.machine_code.levels import level
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 # Kinds of relocations that the loader knows and LLVM writes into kernels.
 _RELOCATIONS = {"x86_64": {1, 2, 4, 10, 11, 24}, "aarch64": {*range(257, 287), 299}}
+_WIDE = {"x86_64": {1, 24}, "aarch64": {257, 260}}  # those of 8 bytes; the others have 4
 _NOTHING, _SYMBOLS, _STRINGS, _RELOCATED, _NO_BITS, _REL = 0, 2, 3, 4, 8, 9  # kinds of sections
 _CODE, _OF_A_THREAD = 4, 1024  # flags of a section
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2  # places of a symbol that are no sections
@@ -121,7 +122,9 @@ def is_loadable(data: bytes, symbols: Collection[str]) -> bool:
                 _demand(section.info < len(sections) and section.link < len(sections) and sections[section.link] is tables[0])
                 room = sections[section.info].size
                 for offset, info, _ in _entries(data, section, "<QQq"):
-                    _demand(offset + 8 <= room and info >> 32 < count and info & 0xFFFFFFFF in _RELOCATIONS[machine])
+                    kind = info & 0xFFFFFFFF
+                    _demand(kind in _RELOCATIONS[machine] and offset + (8 if kind in _WIDE[machine] else 4) <= room)
+                    _demand(info >> 32 < count)
     except (_Unfit, struct.error, ValueError):
         return False
     return True
