@@ -18,6 +18,7 @@ _RELOCATIONS = {"x86_64": {1, 2, 4, 10, 11, 24}, "aarch64": {*range(257, 287), 2
 _NOTHING, _SYMBOLS, _STRINGS, _RELOCATED, _NO_BITS, _REL = 0, 2, 3, 4, 8, 9  # kinds of sections
 _CODE, _OF_A_THREAD = 4, 1024  # flags of a section
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2  # places of a symbol that are no sections
+_FILE = 4  # the last of the kinds of symbols in kernels, and the only one that no relocation may name
 _MOST_ZEROS, _MOST_ALIGNED = 1 << 20, 4096
 _FIRST_BYTES = {"darwin": b"\xcf\xfa\xed\xfe", "win32": b"\x64\x86"}
 
@@ -76,13 +77,13 @@ def _sections(data: bytes, machine: str) -> list[_Section]:
     return sections
 
 
-def _check_symbols(data: bytes, sections: list[_Section], table: _Section, symbol: str) -> int:
-    """How many symbols there are; `symbol` is among them and lies in code."""
+def _check_symbols(data: bytes, sections: list[_Section], table: _Section, symbol: str) -> list[int]:
+    """The kinds of all symbols; `symbol` is among them and lies in code."""
     _demand(table.link < len(sections) and sections[table.link].kind == _STRINGS)
     names = sections[table.link]
-    count, found = 0, False
-    for name, _, _, where, value, size in _entries(data, table, "<IBBHQQ"):
-        _demand(name < names.size)
+    kinds, found = [], False
+    for name, info, _, where, value, size in _entries(data, table, "<IBBHQQ"):
+        _demand(name < names.size and info & 15 <= _FILE)
         begin = names.offset + name
         text = data[begin : data.index(b"\0", begin)].decode("ascii", "replace")
         if where in (_UNDEFINED, _ABSOLUTE):
@@ -92,9 +93,9 @@ def _check_symbols(data: bytes, sections: list[_Section], table: _Section, symbo
         else:
             _demand(where < len(sections) and value + size <= sections[where].size)
             found |= text == symbol and bool(sections[where].flags & _CODE) and size > 0
-        count += 1
+        kinds.append(info & 15)
     _demand(found)
-    return count
+    return kinds
 
 
 def _is_known(name: str) -> bool:
@@ -113,13 +114,14 @@ def is_loadable(data: bytes, symbol: str) -> bool:
         sections = _sections(data, machine)
         tables = [section for section in sections if section.kind == _SYMBOLS]
         _demand(len(tables) == 1)
-        count = _check_symbols(data, sections, tables[0], symbol)
+        kinds = _check_symbols(data, sections, tables[0], symbol)
         for section in sections:
             if section.kind == _RELOCATED:
                 _demand(section.info < len(sections) and section.link < len(sections) and sections[section.link] is tables[0])
                 room = sections[section.info].size
                 for offset, info, _ in _entries(data, section, "<QQq"):
-                    _demand(offset + 8 <= room and info >> 32 < count and info & 0xFFFFFFFF in _RELOCATIONS[machine])
+                    _demand(offset + 8 <= room and info & 0xFFFFFFFF in _RELOCATIONS[machine])
+                    _demand(info >> 32 < len(kinds) and kinds[info >> 32] != _FILE)
     except (_Unfit, struct.error, ValueError):
         return False
     return True
