@@ -70,42 +70,60 @@ def lent():
 # An exception in every place of the library's Python code in turn where the interpreter handles signals: when a function begins or
 # goes on, behind every call, and when a loop goes back.
 EVERY_STEP = """
-import opcode
+import dis, functools
 
 class Interrupted(BaseException):
     pass
 
+@functools.cache
+def steps_of(code):
+    found, last = set(), ""
+    if os.sep + "pullback" + os.sep in code.co_filename:
+        for instruction in dis.get_instructions(code):
+            name = instruction.opname
+            called = last.startswith("CALL") and not last.startswith("CALL_INTRINSIC")
+            if name == "RESUME" or name.startswith("JUMP_BACKWARD") or called:
+                found.add(instruction.offset)
+            last = name
+    return found
+
+def count_down(code, offset):
+    global left
+    if offset in steps_of(code) and threading.current_thread() is threading.main_thread():
+        left -= 1
+        if left == 0:
+            raise Interrupted
+
 def trace(frame, event, argument):
-    if os.sep + "pullback" + os.sep not in frame.f_code.co_filename:
+    if not steps_of(frame.f_code):
         return None
     frame.f_trace_opcodes = True
-    last = ""
+    if event == "opcode":
+        count_down(frame.f_code, frame.f_lasti)
+    return trace
 
-    def count_down(frame, event, argument):
-        nonlocal last
-        global left
-        if event == "opcode":
-            name = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
-            if name == "RESUME" or name.startswith("JUMP_BACKWARD") or last.startswith("CALL"):
-                left -= 1
-                if left == 0:
-                    raise Interrupted
-            last = name
-        return count_down
+if sys.version_info >= (3, 12):  # where a trace function that has raised does not see all steps the next time
+    monitoring, tool = sys.monitoring, sys.monitoring.DEBUGGER_ID
+    monitoring.use_tool_id(tool, "steps")
+    monitoring.register_callback(tool, monitoring.events.INSTRUCTION, count_down)
 
-    return count_down
+    def watch(on):
+        monitoring.set_events(tool, monitoring.events.INSTRUCTION if on else 0)
+else:
+    def watch(on):
+        sys.settrace(trace if on else None)
 
 def interrupt(work, step):
     # Whether the work took so many steps.
     global left
     left = step
-    sys.settrace(trace)
+    watch(True)
     try:
         work()
     except Interrupted:
         return True
     finally:
-        sys.settrace(None)
+        watch(False)
     return False
 
 def at_every_step(work, afterwards):
