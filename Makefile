@@ -4,6 +4,13 @@ VENV := .venv
 TORCH_VENV := .venv-torch
 JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
+BUILD_VENV := .venv-build
+ARM := .arm
+OLDEST_VENV := .venv-oldest
+NEWEST_VENV := .venv-newest
+# The ends of the range of Pythons: the oldest packages are built for no newer Python than 3.12.
+OLDEST ?= python3.11
+NEWEST ?= python3.14
 PEERS := .peers
 JOBS ?= 2
 # Bytecode is made where a module is imported: most modules of PyTorch and JAX never are.
@@ -11,7 +18,7 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo test lint types unit test-torch test-jax test-peers test-slow fuzz fit peers bench clean help
+.PHONY: demo test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +47,20 @@ test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of t
 test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test themselves with, on our ops
 	$(TORCH_VENV)/bin/python $(PYTEST) -m peers
 
+test-oldest: $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready ## the tests on the oldest versions that are allowed; 3 GB to fetch
+	$(OLDEST_VENV)/bin/python $(PYTEST)
+	$(OLDEST_VENV)-jax/bin/python $(PYTEST) -m jax
+	$(OLDEST_VENV)-torch/bin/python $(PYTEST) -m torch
+
+test-newest: ## the tests on the newest Python, NEWEST=python3.14, and the newest versions there are for it
+	$(MAKE) unit PYTHON=$(NEWEST) VENV=$(NEWEST_VENV)
+
+test-arm: $(ARM)/ready build/shipped/aarch64/index.json ## the kernels on an emulated arm64: those of its wheel, since nothing compiles there
+	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir build/wheels
+	$(VENV)/bin/python -m pip install --quiet --upgrade --no-deps --target $(ARM)/wheel --platform manylinux2014_aarch64 \
+		--only-binary=:all: build/wheels/pullback-*aarch64.whl
+	PYTHONPATH=$(ARM)/wheel $(ARM)/python -m pytest -p no:cacheprovider -n $(JOBS) --dist worksteal -m arm
+
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/bin/python -m pytest -m slow
 
@@ -55,19 +76,44 @@ peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchma
 bench: $(BENCH_VENV)/ready ## time the ops against PyTorch, JAX and TensorFlow (BENCH='--op avg_pool_grad' narrows)
 	$(BENCH_VENV)/bin/pullback bench $(BENCH)
 
+# Everything that Linux users get; about half an hour on 2 cores, and a few minutes after a small change.
+wheels: build/shipped/x86-64-v4/index.json build/shipped/x86-64-v3/index.json build/shipped/aarch64/index.json ## the wheels, with kernels for AVX-512, AVX2 and NEON
+	PULLBACK_SHIP=x86_64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
+	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
+	$(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
+	ls -l dist
+
+release: $(BUILD_VENV)/ready ## build what is published and try each file in a fresh environment without network
+	$(BUILD_VENV)/bin/python tools/release.py
+
+# Always asked for: the tool itself knows what has changed.
+build/shipped/%/index.json: $(BUILD_VENV)/ready FORCE
+	$(BUILD_VENV)/bin/python tools/build_kernels.py --level $* --into build/shipped --jobs $(JOBS)
+
+FORCE:
+
+$(BUILD_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(BUILD_VENV)
+	$(BUILD_VENV)/bin/python $(PIP) --editable '.[build]'
+	touch $@
+
+# Only in this order: a newer environment of the host changes nothing in this one.
+$(ARM)/ready: pyproject.toml tools/arm_environment.py | $(VENV)/ready
+	$(VENV)/bin/python tools/arm_environment.py $(ARM)
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python $(PIP) --editable '.[cli,test,lint]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
-$(TORCH_VENV)/ready: pyproject.toml
+$(TORCH_VENV)/ready: pyproject.toml tools/torch.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python $(PIP) --editable '.[cli,test,torch]'
+	$(TORCH_VENV)/bin/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/bin/python $(PIP) --editable '.[cli,test,torch,peers]'
+	$(TORCH_VENV)/bin/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml
@@ -75,11 +121,19 @@ $(JAX_VENV)/ready: pyproject.toml
 	$(JAX_VENV)/bin/python $(PIP) --editable '.[cli,test,jax]'
 	touch $@
 
+$(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax
+$(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch
+# The oldest PyTorch is on the index as a CUDA build alone, which cannot be imported without the libraries that pip fetches with it.
+$(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready: pyproject.toml tools/oldest.txt
+	$(OLDEST) -m venv $(@D)
+	$(@D)/bin/python $(PIP) -c tools/oldest.txt --editable '.[cli,test$(FRAMEWORK)]'
+	touch $@
+
 # TensorFlow is the one peer that is often late for a new Python: the benchmark runs without it.
-$(BENCH_VENV)/ready: pyproject.toml
+$(BENCH_VENV)/ready: pyproject.toml tools/bench-lock.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python $(PIP) --editable '.[cli,bench,bfloat16]'
-	$(BENCH_VENV)/bin/python $(PIP) --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
+	$(BENCH_VENV)/bin/python $(PIP) -c tools/bench-lock.txt --editable '.[cli,bench,bfloat16]'
+	$(BENCH_VENV)/bin/python $(PIP) -c tools/bench-lock.txt --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
 	touch $@
 
 # The last build with gradient kernels, with the NumPy of its time.
@@ -93,4 +147,4 @@ $(PEERS)/tfjs/ready:
 	touch $@
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(BENCH_VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(BENCH_VENV) $(OLDEST_VENV)* $(NEWEST_VENV) $(BUILD_VENV) $(ARM) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

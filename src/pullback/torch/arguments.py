@@ -11,8 +11,6 @@ import torch
 
 from pullback.torch.arrays import DTYPES
 
-_INT = {int}
-
 
 def plain(op: str, name: str, value: Any) -> Any:
     """An integer, a tuple of integers, a string or None, of Python's own types, so that equal values mean the same.
@@ -20,7 +18,7 @@ def plain(op: str, name: str, value: Any) -> Any:
     Integers may come as NumPy's, as tensors of one or as sizes that PyTorch traces; as in PyTorch, a bool is none.
     """
     kind = type(value)
-    if kind is int or kind is str or value is None or (kind is tuple and set(map(type, value)) == _INT):
+    if kind is int or kind is str or value is None or (kind is tuple and all(type(entry) is int for entry in value)):
         return value
     several = isinstance(value, (tuple, list))
     numbers = []

@@ -84,7 +84,8 @@ def _lies_last(tensor: torch.Tensor) -> bool:
         if steps[axis] < least or shape[axis] == 0:
             return False
         least = steps[axis] * shape[axis]
-    return bool(least != channel and steps[0] >= least)
+    lies_last: bool = least != channel and steps[0] >= least  # no bool(...): PyTorch 2.6 cannot compile it of a size left open
+    return lies_last
 
 
 def as_array(tensor: torch.Tensor) -> Array:

@@ -23,9 +23,15 @@ FEW_CHANNELS = 128  # channels in times channels out of a convolution with too l
 # Classes of tensors that our registered ops know; other classes with rules of their own know PyTorch's ops only.
 _TRACED = "torch._subclasses."
 
+# Older ones break off where torch.compile(fullgraph=True) meets statically_known_true.
+_COMPILES_SURELY = torch.__version__ >= "2.8"
+
 
 def surely(condition: Any) -> bool:
     """Whether a condition on sizes holds; while PyTorch traces with sizes that it leaves open, whether it must, without asking."""
+    if not _COMPILES_SURELY and torch.compiler.is_dynamo_compiling():
+        asked: bool = condition  # who branches on it compiles for this answer, and again for the other
+        return asked
     if torch.compiler.is_compiling() or not isinstance(condition, bool):
         return bool(statically_known_true(condition))
     return condition

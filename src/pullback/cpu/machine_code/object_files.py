@@ -20,6 +20,7 @@ _WIDE = {"x86_64": {1, 24}, "aarch64": {257, 260}}  # those of 8 bytes; the othe
 _NOTHING, _SYMBOLS, _STRINGS, _RELOCATED, _NO_BITS, _REL = 0, 2, 3, 4, 8, 9  # kinds of sections
 _CODE, _OF_A_THREAD = 4, 1024  # flags of a section
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2  # places of a symbol that are no sections
+_FILE = 4  # the last of the kinds of symbols in kernels, and the only one that no relocation may name
 _MOST_ZEROS, _MOST_ALIGNED = 1 << 20, 4096
 _FIRST_BYTES = {"darwin": b"\xcf\xfa\xed\xfe", "win32": b"\x64\x86"}
 
@@ -78,13 +79,13 @@ def _sections(data: bytes, machine: str) -> list[_Section]:
     return sections
 
 
-def _check_symbols(data: bytes, sections: list[_Section], table: _Section, wanted: Collection[str]) -> int:
-    """How many symbols there are; the wanted ones are among them and lie in code."""
+def _check_symbols(data: bytes, sections: list[_Section], table: _Section, wanted: Collection[str]) -> list[int]:
+    """The kinds of all symbols; the wanted ones are among them and lie in code."""
     _demand(table.link < len(sections) and sections[table.link].kind == _STRINGS)
     names = sections[table.link]
-    count, found = 0, set()
-    for name, _, _, where, value, size in _entries(data, table, "<IBBHQQ"):
-        _demand(name < names.size)
+    kinds, found = [], set()
+    for name, info, _, where, value, size in _entries(data, table, "<IBBHQQ"):
+        _demand(name < names.size and info & 15 <= _FILE)
         begin = names.offset + name
         text = data[begin : data.index(b"\0", begin)].decode("ascii", "replace")
         if where in (_UNDEFINED, _ABSOLUTE):
@@ -95,9 +96,9 @@ def _check_symbols(data: bytes, sections: list[_Section], table: _Section, wante
             _demand(where < len(sections) and value + size <= sections[where].size)
             if sections[where].flags & _CODE and size > 0:
                 found.add(text)
-        count += 1
+        kinds.append(info & 15)
     _demand(found.issuperset(wanted))
-    return count
+    return kinds
 
 
 def _is_known(name: str) -> bool:
@@ -116,15 +117,15 @@ def is_loadable(data: bytes, symbols: Collection[str]) -> bool:
         sections = _sections(data, machine)
         tables = [section for section in sections if section.kind == _SYMBOLS]
         _demand(len(tables) == 1)
-        count = _check_symbols(data, sections, tables[0], symbols)
+        kinds = _check_symbols(data, sections, tables[0], symbols)
         for section in sections:
             if section.kind == _RELOCATED:
                 _demand(section.info < len(sections) and section.link < len(sections) and sections[section.link] is tables[0])
                 room = sections[section.info].size
                 for offset, info, _ in _entries(data, section, "<QQq"):
-                    kind = info & 0xFFFFFFFF
+                    kind, symbol = info & 0xFFFFFFFF, info >> 32
                     _demand(kind in _RELOCATIONS[machine] and offset + (8 if kind in _WIDE[machine] else 4) <= room)
-                    _demand(info >> 32 < count)
+                    _demand(symbol < len(kinds) and kinds[symbol] != _FILE)
     except (_Unfit, struct.error, ValueError):
         return False
     return True
