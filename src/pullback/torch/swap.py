@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from pullback import registry
 from pullback.torch.mixed import CONV_OPS
 from pullback.torch.modules import BACK, SWAPS, Accelerated
 from pullback.torch.tuning import CHOICES
@@ -26,6 +27,7 @@ def accelerate(model: Model, *, tune: bool = False) -> Model:
     win. With `tune`, the first call of a layer with a new shape times both and keeps the faster, for each op of a convolution:
     forward, input gradient, filter gradient.
     """
+    registry.backends()  # imports the kernels now rather than in the first step
     for module in model.modules():
         ours = SWAPS.get(type(module))
         if ours is not None:
