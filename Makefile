@@ -1,5 +1,7 @@
 # Every target makes the environment it needs; nothing but Python 3.11+, make and git has to be there.
 PYTHON ?= python3
+# Where a virtual environment has its programs.
+BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
 VENV := .venv
 TORCH_VENV := .venv-torch
 JAX_VENV := .venv-jax
@@ -24,101 +26,101 @@ help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/ready ## set up and run the main job: check the library against TF.js, ONNX Runtime and mathematics
-	$(VENV)/bin/pullback check
+	$(VENV)/$(BIN)/pullback check
 
 test: lint types unit ## set up, lint, type-check, test
 
 lint: $(VENV)/ready
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
+	$(VENV)/$(BIN)/ruff check .
+	$(VENV)/$(BIN)/ruff format --check .
 
 types: $(VENV)/ready
-	$(VENV)/bin/mypy
+	$(VENV)/$(BIN)/mypy
 
 unit: $(VENV)/ready
-	$(VENV)/bin/python $(PYTEST)
+	$(VENV)/$(BIN)/python $(PYTEST)
 
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
-	$(TORCH_VENV)/bin/python $(PYTEST) -m torch
+	$(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch
 
 test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
-	$(JAX_VENV)/bin/python $(PYTEST) -m jax
+	$(JAX_VENV)/$(BIN)/python $(PYTEST) -m jax
 
 test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test themselves with, on our ops
-	$(TORCH_VENV)/bin/python $(PYTEST) -m peers
+	$(TORCH_VENV)/$(BIN)/python $(PYTEST) -m peers
 
 test-oldest: $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready ## the tests on the oldest versions that are allowed; 3 GB to fetch
-	$(OLDEST_VENV)/bin/python $(PYTEST)
-	$(OLDEST_VENV)-jax/bin/python $(PYTEST) -m jax
-	$(OLDEST_VENV)-torch/bin/python $(PYTEST) -m torch
+	$(OLDEST_VENV)/$(BIN)/python $(PYTEST)
+	$(OLDEST_VENV)-jax/$(BIN)/python $(PYTEST) -m jax
+	$(OLDEST_VENV)-torch/$(BIN)/python $(PYTEST) -m torch
 
 test-newest: ## the tests on the newest Python, NEWEST=python3.14, and the newest versions there are for it
 	$(MAKE) unit PYTHON=$(NEWEST) VENV=$(NEWEST_VENV)
 
 test-arm: $(ARM)/ready build/shipped/aarch64/index.json ## the kernels on an emulated arm64: those of its wheel, since nothing compiles there
-	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir build/wheels
-	$(VENV)/bin/python -m pip install --quiet --upgrade --no-deps --target $(ARM)/wheel --platform manylinux2014_aarch64 \
+	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir build/wheels
+	$(VENV)/$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(ARM)/wheel --platform manylinux2014_aarch64 \
 		--only-binary=:all: build/wheels/pullback-*aarch64.whl
 	PYTHONPATH=$(ARM)/wheel $(ARM)/python -m pytest -p no:cacheprovider -n $(JOBS) --dist worksteal -m arm
 
 test-slow: $(VENV)/ready ## the soak tests
-	$(VENV)/bin/python -m pytest -m slow
+	$(VENV)/$(BIN)/python -m pytest -m slow
 
 fuzz: $(VENV)/ready ## random calls against the reference, for SECONDS=600 seconds; SEED=7 repeats a run, FUZZ='--op conv' narrows
-	$(VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
+	$(VENV)/$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
 fit: $(VENV)/ready ## measure the numbers of cpu/*/tuning.py on this machine, beside those in use
-	$(VENV)/bin/python tools/fit.py
-	$(VENV)/bin/python tools/sweep.py
+	$(VENV)/$(BIN)/python tools/fit.py
+	$(VENV)/$(BIN)/python tools/sweep.py
 
 peers: $(PEERS)/ort/ready $(PEERS)/tfjs/ready ## the slow systems of the benchmark, ONNX Runtime's training build and TF.js (needs node)
 
 bench: $(BENCH_VENV)/ready ## time the ops against PyTorch, JAX and TensorFlow (BENCH='--op avg_pool_grad' narrows)
-	$(BENCH_VENV)/bin/pullback bench $(BENCH)
+	$(BENCH_VENV)/$(BIN)/pullback bench $(BENCH)
 
 # Everything that Linux users get; about half an hour on 2 cores, and a few minutes after a small change.
 wheels: build/shipped/x86-64-v4/index.json build/shipped/x86-64-v3/index.json build/shipped/aarch64/index.json ## the wheels, with kernels for AVX-512, AVX2 and NEON
-	PULLBACK_SHIP=x86_64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
-	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
-	$(BUILD_VENV)/bin/python -m build --no-isolation --wheel --outdir dist
+	PULLBACK_SHIP=x86_64 $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir dist
+	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir dist
+	$(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir dist
 	ls -l dist
 
 release: $(BUILD_VENV)/ready ## build what is published and try each file in a fresh environment without network
-	$(BUILD_VENV)/bin/python tools/release.py
+	$(BUILD_VENV)/$(BIN)/python tools/release.py
 
 # Always asked for: the tool itself knows what has changed.
 build/shipped/%/index.json: $(BUILD_VENV)/ready FORCE
-	$(BUILD_VENV)/bin/python tools/build_kernels.py --level $* --into build/shipped --jobs $(JOBS)
+	$(BUILD_VENV)/$(BIN)/python tools/build_kernels.py --level $* --into build/shipped --jobs $(JOBS)
 
 FORCE:
 
 $(BUILD_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(BUILD_VENV)
-	$(BUILD_VENV)/bin/python $(PIP) --editable '.[build]'
+	$(BUILD_VENV)/$(BIN)/python $(PIP) --editable '.[build]'
 	touch $@
 
 # Only in this order: a newer environment of the host changes nothing in this one.
 $(ARM)/ready: pyproject.toml tools/arm_environment.py | $(VENV)/ready
-	$(VENV)/bin/python tools/arm_environment.py $(ARM)
+	$(VENV)/$(BIN)/python tools/arm_environment.py $(ARM)
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python $(PIP) --editable '.[cli,test,lint]'
+	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,lint]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
 $(TORCH_VENV)/ready: pyproject.toml tools/torch.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/bin/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,peers]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/bin/python $(PIP) --editable '.[cli,test,jax]'
+	$(JAX_VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,jax]'
 	touch $@
 
 $(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax
@@ -126,20 +128,20 @@ $(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch
 # The oldest PyTorch is on the index as a CUDA build alone, which cannot be imported without the libraries that pip fetches with it.
 $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready: pyproject.toml tools/oldest.txt
 	$(OLDEST) -m venv $(@D)
-	$(@D)/bin/python $(PIP) -c tools/oldest.txt --editable '.[cli,test$(FRAMEWORK)]'
+	$(@D)/$(BIN)/python $(PIP) -c tools/oldest.txt --editable '.[cli,test$(FRAMEWORK)]'
 	touch $@
 
 # TensorFlow is the one peer that is often late for a new Python: the benchmark runs without it.
 $(BENCH_VENV)/ready: pyproject.toml tools/bench-lock.txt
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python $(PIP) -c tools/bench-lock.txt --editable '.[cli,bench,bfloat16]'
-	$(BENCH_VENV)/bin/python $(PIP) -c tools/bench-lock.txt --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
+	$(BENCH_VENV)/$(BIN)/python $(PIP) -c tools/bench-lock.txt --editable '.[cli,bench,bfloat16]'
+	$(BENCH_VENV)/$(BIN)/python $(PIP) -c tools/bench-lock.txt --editable '.[bench-tensorflow]' || echo 'no TensorFlow for this Python'
 	touch $@
 
 # The last build with gradient kernels, with the NumPy of its time.
 $(PEERS)/ort/ready:
 	$(PYTHON) -m venv $(PEERS)/ort
-	$(PEERS)/ort/bin/python $(PIP) onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'
+	$(PEERS)/ort/$(BIN)/python $(PIP) onnxruntime-training-cpu==1.19.2 onnx 'numpy<2'
 	touch $@
 
 $(PEERS)/tfjs/ready:

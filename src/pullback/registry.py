@@ -280,6 +280,14 @@ def why_unavailable(name: str) -> str | None:
 
 
 @cache
+def _warn_of_slowness() -> None:
+    """Say once that the fast kernels are not there; who has chosen a backend knows."""
+    why = why_unavailable(CPU)
+    if why is not None:
+        warnings.warn(f"all ops run on the slow {REFERENCE} backend ({why})", RuntimeWarning, stacklevel=6)
+
+
+@cache
 def _may_lack_code() -> bool:
     """Whether kernels may find no machine code: where nothing compiles what is not shipped."""
     from pullback.cpu.machine_code.find import has_compiler
@@ -362,6 +370,8 @@ def chosen_kernel(problem: AnyProblem) -> Kernel:
             refusals.append(f"{verdict.kernel.backend}/{verdict.kernel.name}: {verdict.reason}")
             yield verdict
 
+    if not named and _backend.get() is None and not environment(BACKEND_VARIABLE):
+        _warn_of_slowness()
     for verdict in _by_preference(heard(), named):
         kernel = verdict.kernel
         if named:

@@ -81,7 +81,7 @@ def compile_ahead(dtypes: Sequence[str], wide: bool, jobs: int) -> list[Variant]
     """Compile what is missing of all that plans can ask for, behind two progress bars; all of it."""
     from pullback.cpu.machine_code import warmup
 
-    tasks, wanted = warmup.tasks(dtypes, wide=wide), dict.fromkeys(warmup.ENGINE)
+    tasks, wanted = warmup.tasks(dtypes, wide=wide), dict.fromkeys(warmup.beside_ops(dtypes))
     with progress("planning", len(tasks)) as tick, closing(in_processes(warmup.variants_of, tasks, jobs)) as planned:
         for variants in planned:
             wanted.update(dict.fromkeys(variants))

@@ -62,9 +62,9 @@ def all_workers_work(count=3):
     assert len(alive) == count - 1, alive
 
 def lent():
-    from pullback.cpu.engine import recycling
+    from pullback.cpu.engine import recycling_kernel
     gc.collect()
-    return int(memory._shelf().words[recycling.LENT])
+    return int(memory._shelf().words[recycling_kernel.LENT])
 """
 
 # An exception in every place of the library's Python code in turn where the interpreter handles signals: when a function begins or

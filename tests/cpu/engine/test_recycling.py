@@ -15,7 +15,7 @@ from cpu_calls import run_python
 
 import pullback as pb
 from pullback.cpu.conv import transpose as matrix
-from pullback.cpu.engine import memory, recycling, roofs
+from pullback.cpu.engine import memory, recycling, recycling_kernel, roofs
 from pullback.cpu.engine.addresses import address_of
 
 BIG = (1 << 18,)
@@ -99,10 +99,10 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[recycling.Shelf]:
     """The shelf, with room for 4 MiB."""
     shelf = memory._shelf()
     assert shelf is not None
-    before = int(shelf.words[recycling.LIMIT])
-    shelf.words[recycling.LIMIT] = 4 << 20
+    before = int(shelf.words[recycling_kernel.LIMIT])
+    shelf.words[recycling_kernel.LIMIT] = 4 << 20
     yield shelf
-    shelf.words[recycling.LIMIT] = before
+    shelf.words[recycling_kernel.LIMIT] = before
 
 
 def kept_sizes(shelf: recycling.Shelf) -> list[int]:
@@ -119,9 +119,9 @@ def kept_sizes(shelf: recycling.Shelf) -> list[int]:
         return ctypes.c_int64.from_address(address).value
 
     first = shelf.words.ctypes.data
-    blocks = around(first + 8 * recycling.NEXT, 0, 16)
-    assert blocks == around(first + 8 * recycling.NEXT, 1, 16)[::-1]
-    buckets = range(first + 8 * recycling.FIRST_BUCKET, first + shelf.words.nbytes, 16)
+    blocks = around(first + 8 * recycling_kernel.NEXT, 0, 16)
+    assert blocks == around(first + 8 * recycling_kernel.NEXT, 1, 16)[::-1]
+    buckets = range(first + 8 * recycling_kernel.FIRST_BUCKET, first + shelf.words.nbytes, 16)
     assert sorted(blocks) == sorted(block for bucket in buckets for block in around(bucket, 0, 32))
     sizes = [word_at(block + 8) for block in blocks]
     assert sum(sizes) == memory.kept_bytes()
@@ -129,13 +129,13 @@ def kept_sizes(shelf: recycling.Shelf) -> list[int]:
 
 
 def test_what_is_kept_is_bounded_and_can_be_released(shelf: recycling.Shelf) -> None:
-    lent = int(shelf.words[recycling.LENT])
+    lent = int(shelf.words[recycling_kernel.LENT])
     arrays = [memory.new_array(BIG, F4) for _ in range(8)]
-    assert shelf.words[recycling.LENT] == lent + (8 << 20)
+    assert shelf.words[recycling_kernel.LENT] == lent + (8 << 20)
     del arrays
     assert memory.kept_bytes() == 4 << 20
     assert kept_sizes(shelf) == [1 << 20] * 4
-    assert shelf.words[recycling.LENT] == lent
+    assert shelf.words[recycling_kernel.LENT] == lent
     assert pb.release_memory() >= 4 << 20
     assert memory.kept_bytes() == 0
     assert kept_sizes(shelf) == []
@@ -162,7 +162,7 @@ def test_what_is_too_large_or_too_small_is_not_kept(shelf: recycling.Shelf) -> N
 
 
 def test_freeing_in_many_threads(shelf: recycling.Shelf) -> None:
-    lent = int(shelf.words[recycling.LENT])
+    lent = int(shelf.words[recycling_kernel.LENT])
 
     def work(seed: int) -> None:
         chance = np.random.default_rng(seed)
@@ -178,7 +178,7 @@ def test_freeing_in_many_threads(shelf: recycling.Shelf) -> None:
         list(workers.map(work, range(4)))
     assert 0 < memory.kept_bytes() <= 4 << 20
     assert kept_sizes(shelf)
-    assert shelf.words[recycling.LENT] == lent
+    assert shelf.words[recycling_kernel.LENT] == lent
 
 
 def test_memory_that_is_not_to_be_had() -> None:

@@ -151,7 +151,14 @@ def test_without_numba_the_reference_runs_and_info_says_why(missing: tuple[str, 
     """In a checkout, which ships no kernels."""
     code = """
 assert registry.default_backend() == "reference" and registry.backends() == ("reference",)
-assert pb.max_pool(np.arange(4.0).reshape(1, 4, 1), 2).ravel().tolist() == [1, 3]
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        assert pb.max_pool(np.arange(4.0).reshape(1, 4, 1), 2).ravel().tolist() == [1, 3]
+        assert pb.avg_pool(np.arange(4.0).reshape(1, 4, 1), 2).ravel().tolist() == [0.5, 2.5]
+[warning] = caught
+print(warning.message)
 try:
     with pb.backend("cpu"):
         pass
@@ -160,5 +167,6 @@ except ValueError as error:
 assert main(["info"]) == 0
 """
     out = run_python(NO_NUMBA.replace("MISSING", repr(missing)) + code)
-    assert out.count("what compiles them is not installed: pip install 'pullback[compiler]'") == 2, out
+    assert out.count("what compiles them is not installed: pip install 'pullback[compiler]'") == 3, out
+    assert out.startswith("all ops run on the slow reference backend (backend 'cpu': no kernels are shipped")
     assert "unavailable" in out

@@ -166,6 +166,11 @@ ENGINE = (
 )
 
 
+def beside_ops(dtypes: Sequence[str]) -> list[Variant]:
+    """What no plan of an op asks for: the engine's own, and the transposes of tensors that come in another memory format."""
+    return [*ENGINE, *(Variant("conv.transpose", "transpose", dtype) for dtype in dtypes)]
+
+
 def variants_of(task: Task) -> list[Variant]:
     """What the kernels that can run the problems of a task ask for, whether or not they pay."""
     found: dict[Variant, None] = {}
@@ -180,8 +185,8 @@ def variants_of(task: Task) -> list[Variant]:
 
 
 def wanted(dtypes: Sequence[str] = FLOAT_NAMES, *, wide: bool = False) -> list[Variant]:
-    """All variants that plans for these dtypes can ask for, and the engine's own."""
-    found = dict.fromkeys(ENGINE)
+    """All variants that calls with these dtypes can ask for."""
+    found = dict.fromkeys(beside_ops(dtypes))
     for task in tasks(dtypes, wide=wide):
         found.update(dict.fromkeys(variants_of(task)))
     return list(found)
