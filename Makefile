@@ -20,7 +20,7 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,10 +58,22 @@ test-newest: ## the tests on the newest Python, NEWEST=python3.14, and the newes
 	$(MAKE) unit PYTHON=$(NEWEST) VENV=$(NEWEST_VENV)
 
 test-arm: $(ARM)/ready build/shipped/aarch64/index.json ## the kernels on an emulated arm64: those of its wheel, since nothing compiles there
-	PULLBACK_SHIP=aarch64 $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir build/wheels
-	$(VENV)/$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(ARM)/wheel --platform manylinux2014_aarch64 \
-		--only-binary=:all: build/wheels/pullback-*aarch64.whl
-	PYTHONPATH=$(ARM)/wheel $(ARM)/python -m pytest -p no:cacheprovider -n $(JOBS) --dist worksteal -m arm
+	PULLBACK_SHIP=aarch64 $(call unpack-wheel,aarch64)
+	PYTHONPATH=$(ARM)/wheel-aarch64 $(ARM)/python $(ON_OTHER_CPUS)
+
+test-avx2: $(ARM)/ready build/shipped/x86-64-v4/index.json build/shipped/x86-64-v3/index.json ## the same on an emulated x86-64 that has nothing beyond AVX2
+	PULLBACK_SHIP=x86_64 $(call unpack-wheel,x86_64)
+	PYTHONPATH=$(ARM)/wheel-x86_64 $(ARM)/python-haswell $(ON_OTHER_CPUS)
+
+# The tests of the kernels themselves, of the threads and of the guard pages around arrays.
+ON_OTHER_CPUS := -m pytest -p no:cacheprovider -n $(JOBS) --dist worksteal tests/cpu/pool tests/cpu/conv/test_dense.py \
+	tests/cpu/depthwise tests/cpu/winograd tests/cpu/test_bounds.py tests/cpu/test_by_name.py tests/cpu/test_crop.py \
+	tests/cpu/test_nonfinite.py tests/cpu/engine/test_threads.py tests/cpu/engine/test_recycling.py tests/cpu/engine/test_records.py
+
+# The wheel of an architecture, built and unpacked beside the environment.
+unpack-wheel = $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir $(ARM)/wheel-$(1).whl && \
+	rm -rf $(ARM)/wheel-$(1) && $(VENV)/$(BIN)/python -m zipfile -e $(ARM)/wheel-$(1).whl/*.whl $(ARM)/wheel-$(1) && \
+	rm -rf $(ARM)/wheel-$(1).whl
 
 test-slow: $(VENV)/ready ## the soak tests
 	$(VENV)/$(BIN)/python -m pytest -m slow

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 LEVELS = {"x86_64": ("x86-64-v4", "x86-64-v3"), "aarch64": ("aarch64",)}
+
+
+def _check(folder: Path) -> None:
+    """All dtypes, whole, and of this version; that their sources are those of this tree, the tool that builds them sees to."""
+    again = f"python tools/build_kernels.py --level {folder.name} --into build/shipped"
+    try:
+        libraries = json.loads((folder / "index.json").read_text())["libraries"]
+    except (OSError, ValueError, KeyError) as error:
+        raise FileNotFoundError(f"no kernels in {folder} ({error}): {again}") from None
+    damaged = [name for name in DTYPES if libraries.get(name) != _digest(folder / f"{name}.so")]
+    if damaged:
+        raise FileNotFoundError(f"no whole libraries of {', '.join(damaged)} in {folder}: {again}")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
 
 
 class Hook(BuildHookInterface[Any]):
@@ -20,8 +39,7 @@ class Hook(BuildHookInterface[Any]):
             return
         built = Path(self.root, "build", "shipped")
         for level in LEVELS[machine]:
-            if not (built / level / "index.json").exists():
-                raise FileNotFoundError(f"no kernels in {built / level}: python tools/build_kernels.py --level {level}")
+            _check(built / level)
             build_data["force_include"][str(built / level)] = f"pullback/cpu/shipped/{level}"
         build_data["pure_python"] = False
         # The libraries want nothing of a C library but memcpy and the like, and no version of one.

@@ -2,8 +2,8 @@
 
     python tools/build_kernels.py --level aarch64 --into build/shipped
 
-Any level can be built on any machine. Object code is kept below build/objects, so that what has not changed is not compiled again.
-The linker is that of the package ziglang, which knows every system.
+Any level can be built on any machine that runs Linux. Object code is kept below build/objects, so that what has not changed is not
+compiled again. The linker is that of the package ziglang, which knows every system.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def link_kernels(variants: list[Variant], dtypes: list[str], folder: Path) -> No
     command = linker(level().machine)
     if command is None:
         sys.exit("there is no linker: pip install ziglang")
-    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_suffix(".part")  # until all of it is there
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
     libraries: dict[str, str] = {}
     kernels = {}
     for dtype in dtypes:
@@ -67,11 +69,13 @@ def link_kernels(variants: list[Variant], dtypes: list[str], folder: Path) -> No
                     kernels[key_of(variant)] = (made.fields, made.functions)
                     paths.append(Path(objects) / f"{variant.symbol()}.o")
                     paths[-1].write_bytes(made.contents)
-            library = folder / shipped.library_name(dtype)
+            library = aside / shipped.library_name(dtype)
             link(command, paths, library)
         libraries[dtype] = hashlib.sha256(library.read_bytes()).hexdigest()
         print(f"{level().name} {dtype}: {len(paths)} kernels in {library.stat().st_size / 1e6:.1f} MB")
-    shipped.write_index(folder, libraries, kernels)
+    shipped.write_index(aside, libraries, kernels)
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
 
 
 def main() -> None:

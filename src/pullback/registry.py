@@ -279,11 +279,14 @@ def why_unavailable(name: str) -> str | None:
     return None if why is None else f"backend {name!r}: {why}"
 
 
-@cache
+_told: set[str] = set()
+
+
 def _warn_of_slowness() -> None:
     """Say once that the fast kernels are not there; who has chosen a backend knows."""
     why = why_unavailable(CPU)
-    if why is not None:
+    if why is not None and why not in _told:
+        _told.add(why)
         warnings.warn(f"all ops run on the slow {REFERENCE} backend ({why})", RuntimeWarning, stacklevel=6)
 
 

@@ -58,14 +58,14 @@ def _compile_ahead(every: int) -> None:
 
     if registry.default_backend() != registry.CPU:
         return
-    from pullback.cpu.machine_code import dry_run, find
-    from pullback.cpu.machine_code.warmup import THREADS
+    from pullback.cpu.machine_code import disk_cache, dry_run, find
+    from pullback.cpu.machine_code.warmup import POOL
 
-    if not find.has_compiler():
+    if not find.has_compiler() or not disk_cache.is_kept():
         return
     with progress("planning", check.size(every)) as tick, dry_run.dry_run(faulty=False) as planned, np.errstate(all="ignore"):
         check.run(tick, every)  # whose outcomes mean nothing: no kernel runs
-    compile_missing([THREADS, *planned.wanted], settings.get_num_threads())
+    compile_missing([*POOL, *planned.wanted], settings.get_num_threads())
 
 
 def _as_json(row: Any) -> dict[str, Any]:

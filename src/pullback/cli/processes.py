@@ -7,12 +7,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+MOST_PROCESSES = 60  # Windows waits for no more
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_processes(function: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> Generator[Result, None, None]:
     """What a function of a module gives for each item, as it comes; in this process where one job is enough."""
+    jobs = min(jobs, MOST_PROCESSES)
     if min(jobs, len(items)) <= 1:
         yield from map(function, items)
         return

@@ -29,8 +29,8 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "warmup",
         help="compile the kernels ahead and keep them on disk",
-        description="Compiles the cpu kernels into the cache folder (pullback info names it), several at a time. Exit status 1 "
-        "if they cannot be kept there, 2 if there is nothing to compile with.",
+        description="Compiles the cpu kernels into the cache folder (pullback info names it), several at a time; a wheel "
+        "that ships kernels needs none. Exit status 1 if they cannot be kept there.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -37,7 +37,7 @@ def shown(value: Any) -> str:
 def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
     """A plain native-endian NumPy view (or copy, where it must be) of an argument."""
     masked = sys.modules.get("numpy.ma")  # imported by whoever has made such an array, and slow to import for nobody
-    if masked is not None and isinstance(value, masked.MaskedArray):
+    if isinstance(value, getattr(masked, "MaskedArray", ())):  # none while another thread imports it
         raise TypeError(f"{op}: {name} is a masked array; pass {name}.filled(...) instead")
     if isinstance(value, (list, tuple)) and _too_deep(value):
         raise ValueError(f"{op}: {name} is not an array but lists within lists, more than {MOST_AXES} deep: {shown(value)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pullback.registry import CPU, why_unavailable
+from pullback.registry import CPU, MissingCode, why_unavailable
 
 _MAPS = Path("/proc/self/maps")
 _NAMES = ("libgomp", "libiomp5", "libomp")
@@ -39,5 +39,8 @@ def share_threads(on: bool = True) -> bool:
     from pullback.cpu.engine import team, threads
 
     library = openmp_library() if on else None
-    threads.use_team(None if library is None else team.Team(library, torch.get_num_threads))
+    try:
+        threads.use_team(None if library is None else team.Team(library, torch.get_num_threads))
+    except MissingCode:
+        return False
     return library is not None

@@ -242,7 +242,8 @@ def test_ctrl_c(times: int) -> None:
 
 # While everything is imported and loaded for the first call.
 FIRST_CALL = """
-import signal, sys
+import signal, sys, warnings
+warnings.simplefilter("ignore", ResourceWarning)  # Python's own import leaves a file open where it is interrupted
 import numpy as np
 import pullback as pb
 

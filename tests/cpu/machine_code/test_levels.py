@@ -9,17 +9,18 @@ from pullback.cpu.engine import machine as machines
 from pullback.cpu.machine_code import levels
 from pullback.cpu.machine_code.levels import LEVELS, host_levels
 
-V4 = {"AVX2", "FMA3", "F16C", "AVX512F", "AVX512_SKX"}
+V2 = {"SSE42", "POPCNT"}
+V4 = {*V2, "AVX2", "FMA3", "F16C", "AVX512F", "AVX512_SKX"}
 
 
 @pytest.mark.parametrize(
     ("machine", "features", "names"),
     [
-        ("x86_64", V4, ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),
-        ("AMD64", V4, ["x86-64-v4", "x86-64-v3", "x86-64-v2"]),  # as Windows says it
-        ("x86_64", V4 - {"AVX512_SKX"}, ["x86-64-v3", "x86-64-v2"]),  # AVX-512 without masks of bytes
-        ("x86_64", V4 - {"FMA3"}, ["x86-64-v2"]),
-        ("x86_64", set(), ["x86-64-v2"]),
+        ("x86_64", V4, ["x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64"]),
+        ("AMD64", V4, ["x86-64-v4", "x86-64-v3", "x86-64-v2", "x86-64"]),  # as Windows says it
+        ("x86_64", V4 - {"AVX512_SKX"}, ["x86-64-v3", "x86-64-v2", "x86-64"]),  # AVX-512 without masks of bytes
+        ("x86_64", V4 - {"FMA3"}, ["x86-64-v2", "x86-64"]),
+        ("x86_64", {"SSE", "SSE2"}, ["x86-64"]),
         ("aarch64", {"NEON", "ASIMD", "SVE"}, ["aarch64"]),
         ("arm64", set(), ["aarch64"]),  # as macOS says it
         ("riscv64", set(), ["riscv64"]),
@@ -53,7 +54,7 @@ except ValueError as error:
     print(error)
 """
     said = run_python(code, PULLBACK_LEVEL=name)
-    assert said.startswith(f"PULLBACK_LEVEL is {name!r}; it must be one of x86-64-v4, x86-64-v3, x86-64-v2, aarch64")
+    assert said.startswith(f"PULLBACK_LEVEL is {name!r}; it must be one of x86-64-v4, x86-64-v3, x86-64-v2, x86-64, aarch64")
 
 
 FOREIGN = """

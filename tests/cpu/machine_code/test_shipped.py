@@ -71,6 +71,7 @@ def forget() -> None:
     find._loaded.clear()
     shipped._index.cache_clear()
     shipped._library.cache_clear()
+    shipped._warned.clear()
     release_plans()
 
 
@@ -159,18 +160,38 @@ INDEXES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", INDEXES.values(), ids=INDEXES.keys())
-def test_another_index(change: Callable[[Any], Any], wheel: Path) -> None:
+@pytest.mark.parametrize("name", INDEXES)
+def test_another_index(name: str, wheel: Path) -> None:
+    """What is of another version or other sources is no damage."""
+    change = INDEXES[name]
     path = wheel / shipped.INDEX
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    assert not is_used()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert not is_used()
+        assert not is_used()
+    damaged = [f"{path} is damaged" in str(warning.message) for warning in said]
+    assert damaged == ([] if "other" in name else [True, True]), "is_used forgets that it has been said"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
 def test_no_index(text: str, wheel: Path) -> None:
     (wheel / shipped.INDEX).write_text(text)
-    assert not is_used()
+    with pytest.warns(RuntimeWarning, match=r"index\.json is damaged; install it again"):
+        assert not is_used()
     assert not shipped.is_there()
+
+
+def test_what_is_said_once_is_said_once_even_as_an_error(wheel: Path) -> None:
+    library = wheel / "float32.so"
+    library.write_bytes(b"")
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="is not the file that was built"):
+            shipped.find(VARIANT)
+        assert shipped.find(VARIANT) is None
+        assert find.code(VARIANT).address != 0
 
 
 def test_an_edited_kernel_is_compiled(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +201,10 @@ def test_an_edited_kernel_is_compiled(wheel: Path, monkeypatch: pytest.MonkeyPat
 
 
 @with_owners
-@pytest.mark.parametrize("part", ["library", "level", "folder"])
+@pytest.mark.parametrize("part", ["library", "index", "level", "folder"])
 @pytest.mark.parametrize("how", ["everybody", "somebody else"])
 def test_what_others_can_write_is_not_loaded(part: str, how: str, wheel: Path) -> None:
-    path = {"library": wheel / "float32.so", "level": wheel, "folder": wheel.parent}[part]
+    path = {"library": wheel / "float32.so", "index": wheel / shipped.INDEX, "level": wheel, "folder": wheel.parent}[part]
     if how == "everybody":
         path.chmod(0o777)
     elif os.geteuid() == 0:

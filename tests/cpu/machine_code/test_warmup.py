@@ -72,6 +72,36 @@ def test_a_warmup_asks_only_for_what_it_says(tmp_path: Path, monkeypatch: pytest
     assert plan_cache.kept_bytes() == 0
 
 
+def test_a_dry_run_runs_nothing_whatever_is_loaded() -> None:
+    """Nor does a loaded kernel call one that is not: max_grad_from_x has the address of the forward in its record."""
+    x = np.ones((1, 6, 6, 64), np.float32)
+    with pb.backend("cpu"), pb.kernel("channels"):
+        dx = pb.max_pool_grad(x[:, ::2, ::2], x, 2)
+        for faulty, value in ((False, 0.0), (True, np.nan)):
+            with dry_run.dry_run(faulty) as run:
+                for ties in ("first", "last"):
+                    planned = pb.max_pool_grad(x[:, ::2, ::2], x, 2, ties=ties)
+                    np.testing.assert_array_equal(planned, np.full_like(x, value))
+            assert {variant.kernel for variant in run.wanted} == {"max_grad_from_x", "max_forward"}
+        np.testing.assert_array_equal(pb.max_pool_grad(x[:, ::2, ::2], x, 2), dx)
+
+
+PRUNE = """
+from importlib import metadata
+def missing(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = missing
+from pullback.cpu.machine_code import cache_folders
+print(len(cache_folders.cache_folders()), len(list(cache_folders.prune(0))))
+"""
+
+
+def test_old_caches_can_be_pruned_without_numba(tmp_path: Path) -> None:
+    """As after an update to a wheel that ships its kernels."""
+    (tmp_path / ("0" * 20)).mkdir()
+    assert run_python(PRUNE, PULLBACK_CACHE_DIR=str(tmp_path)) == "1 1"
+
+
 def test_tasks_narrow_by_dtype() -> None:
     everything, single = warmup.tasks(), warmup.tasks(["float32"])
     assert {task.dtype for task in everything} == {"float32", "float64", "float16", "bfloat16"}

@@ -14,6 +14,7 @@ from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.cpu.machine_code.variants import Variant
+from pullback.registry import MissingCode
 from pullback.rules import Array
 
 NATIVE = ("float32", "float64")
@@ -32,6 +33,10 @@ def transposed(matrices: Array) -> Array:
     *several, rows, cols = matrices.shape
     if matrices.dtype.name not in NATIVE or 0 in matrices.shape:
         return np.ascontiguousarray(matrices.swapaxes(-1, -2))
+    try:
+        plan = _plan(math.prod(several), rows, cols, matrices.dtype)
+    except MissingCode:
+        return np.ascontiguousarray(matrices.swapaxes(-1, -2))
     source, target = np.ascontiguousarray(matrices), new_array((*several, cols, rows), matrices.dtype)
-    _plan(math.prod(several), rows, cols, matrices.dtype).run(source=address_of(source), target=address_of(target))
+    plan.run(source=address_of(source), target=address_of(target))
     return target

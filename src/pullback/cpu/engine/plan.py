@@ -47,9 +47,12 @@ class Plan:
 
     def _pretend(self, addresses: dict[str, int]) -> None:
         """In a dry run: report what it is to report, and do nothing."""
+        run = dry_run.current
+        if run is None:
+            raise RuntimeError("a plan of a dry run was kept, which has no code")
         for name in dry_run.FLAGS:
-            if name in addresses and self.checks and dry_run.current is not None:
-                ctypes.c_int64.from_address(addresses[name]).value = dry_run.current.faulty
+            if name in addresses and self.checks:
+                ctypes.c_int64.from_address(addresses[name]).value = run.faulty
 
 
 def make_plan(

@@ -40,8 +40,8 @@ def compile_variant(variant: Variant) -> ObjectCode:
 def _no_collections() -> Iterator[None]:
     """Without the garbage collector, which would take a fifth of the time: it looks at all that Numba keeps, again and again."""
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if collects:

@@ -89,10 +89,10 @@ def read(variant: Variant) -> ObjectCode | None:
     The first line is the hash of all that follows.
     """
     path = file_of(variant)
-    found = trust.contents(path, most=MOST_BYTES) if _is_ours(path.parent) else None
+    found = trust.contents(path, MOST_BYTES) if _is_ours(path.parent) else None
     if found is None:
         return None
-    digest, _, rest = found[0].partition(b"\n")
+    digest, _, rest = found.partition(b"\n")
     if digest != hashlib.sha256(rest).hexdigest().encode():
         return None
     first, _, contents = rest.partition(b"\n")

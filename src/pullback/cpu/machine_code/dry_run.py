@@ -34,10 +34,11 @@ def dry_run(faulty: bool) -> Iterator[DryRun]:
     from pullback.cpu.engine.plan_cache import release_plans
 
     global current
-    release_plans()  # which have asked already
-    current = DryRun(faulty)
+    run = DryRun(faulty)
     try:
-        yield current
+        release_plans()  # which have asked already
+        current = run
+        yield run
     finally:
         current = None
         release_plans()  # which have no code

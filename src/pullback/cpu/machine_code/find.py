@@ -25,13 +25,14 @@ _loaded: dict[Variant, Code] = {}
 
 def code(variant: Variant) -> Code:
     """The machine code of a variant."""
+    dry = dry_run.current
+    if dry is not None:
+        dry.wanted[variant] = None
+        return _PLANNED
     found = _loaded.get(variant)
     if found is not None:
         return found
     with loading:  # a fork waits: the child gets whole tables, and Numba's own lock free
-        if dry_run.current is not None:
-            dry_run.current.wanted[variant] = None
-            return _PLANNED
         if variant not in _loaded:
             _loaded[variant] = _find(variant)
         return _loaded[variant]

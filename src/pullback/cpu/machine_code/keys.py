@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pullback import __version__
@@ -17,16 +17,23 @@ from pullback.settings import environment
 LINKABLE_VARIABLE = "PULLBACK_LINKABLE"
 CPU_FOLDER = Path(__file__).parents[1]
 USED_BY_ALL = ("simd.lanes", "simd.record_types", "simd.linked_functions")  # by the compiler, with every kernel
+NO_SOURCE = "pullback.cpu.machine_code.levels"  # what a kernel takes from there is in the recipe
 _IMPORTED = re.compile(rb"^\s*from (pullback\.cpu\.[\w.]+) import", re.MULTILINE)
 
 
 @cache
 def recipe() -> str:
-    """Hash of how all code is made: the compiler, the levels, the version of the package."""
-    digest = hashlib.sha256(__version__.encode())
-    for name in ("compiler.py", "levels.py"):
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    """Hash of how all code is made: the version of the package, what the level in force is, the compiler."""
+    digest = hashlib.sha256(f"{__version__} {level()!r}".encode())
+    digest.update(Path(__file__).with_name("compiler.py").read_bytes())
     return digest.hexdigest()[:20]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # nothing is compiled, or not by pip's rules
+        return None
 
 
 def is_linkable() -> bool:
@@ -37,7 +44,7 @@ def is_linkable() -> bool:
 @cache
 def fingerprint() -> str:
     """Hash of what all code that is compiled here depends on beside its sources."""
-    made_with = [recipe(), level().name, is_linkable(), version("numba"), version("llvmlite")]
+    made_with = [recipe(), level().name, is_linkable(), _version("numba"), _version("llvmlite")]
     return hashlib.sha256(json.dumps(made_with).encode()).hexdigest()[:20]
 
 
@@ -50,7 +57,8 @@ def _sources(module: str) -> frozenset[Path]:
         path = CPU_FOLDER.joinpath(*wanted.pop().split(".")[2:]).with_suffix(".py")
         if path not in found:
             found.add(path)  # a file: kernels import names from modules, not modules from packages
-            wanted += [name.decode() for name in _IMPORTED.findall(path.read_bytes())]
+            imported = [name.decode() for name in _IMPORTED.findall(path.read_bytes())]
+            wanted += [name for name in imported if name != NO_SOURCE]
     return frozenset(found)
 
 

@@ -34,7 +34,8 @@ class Level:
 LEVELS = (
     Level("x86-64-v4", "x86_64", 64, 32, True, "x86-64-v4", ("AVX2", "FMA3", "F16C", "AVX512_SKX")),
     Level("x86-64-v3", "x86_64", 32, 16, True, "x86-64-v3", ("AVX2", "FMA3", "F16C")),
-    Level("x86-64-v2", "x86_64", 16, 16, cpu="x86-64-v2"),  # multiply-adds are calls of the C library
+    Level("x86-64-v2", "x86_64", 16, 16, False, "x86-64-v2", ("SSE42", "POPCNT")),  # multiply-adds are calls of the C library
+    Level("x86-64", "x86_64", 16, 16, False, "x86-64"),
     Level("aarch64", "aarch64", 16, 32),  # NEON; wider SVE registers are left unused
 )
 _OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}  # of the same architectures, on Windows and macOS

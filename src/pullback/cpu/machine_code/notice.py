@@ -25,8 +25,9 @@ _shown = True
 def nothing_said() -> Iterator[None]:
     """For programs that show a progress bar of their own."""
     global _shown
-    before, _shown = _shown, False
+    before = _shown
     try:
+        _shown = False
         yield
     finally:
         _shown = before

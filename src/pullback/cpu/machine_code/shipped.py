@@ -24,6 +24,9 @@ from pullback.cpu.machine_code.variants import Code, Variant
 
 FOLDER = Path(__file__).parents[1] / "shipped"  # in a wheel; a checkout has none
 INDEX = "index.json"
+MOST_BYTES = 256 << 20  # of a library; they have some 3 MiB
+
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,22 @@ def library_name(dtype: str) -> str:
 
 @cache
 def _index(folder: Path) -> Index | None:
-    """The index of a level; None where there is none for this very version."""
+    """The index of a level; None where there is none for this very version, or where it could be a stranger's."""
+    path = folder / INDEX
+    if not os.path.lexists(path):
+        return None
+    why, found = _read(path)
+    if why is not None:
+        _warn(why)
+        return None
     try:
-        found = json.loads((folder / INDEX).read_bytes())
-        if found["recipe"] != recipe():
+        read = json.loads(found)
+        if read["recipe"] != recipe():
             return None
-        records = [(tuple(fields), tuple(functions)) for fields, functions in found["records"]]
-        return Index(dict(found["libraries"]), {key: records[number] for key, number in found["kernels"].items()})
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        records = [(tuple(fields), tuple(functions)) for fields, functions in read["records"]]
+        return Index(dict(read["libraries"]), {key: records[number] for key, number in read["kernels"].items()})
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        _warn(f"{path} is damaged")
         return None
 
 
@@ -75,7 +86,7 @@ def count() -> int:
 
 
 def _why_not(path: Path) -> str | None:
-    """Why a library could be a stranger's, in words: of the file, and of the folders between it and the package."""
+    """Why a file could be a stranger's, in words: of itself, and of the folders between it and the package."""
     package = os.stat(FOLDER.parents[1])
     for part in (FOLDER, path.parent, path):
         found = os.lstat(part)
@@ -89,27 +100,44 @@ def _why_not(path: Path) -> str | None:
     return None
 
 
-@cache
-def _library(path: Path, digest: str) -> Any:
-    """A library, loaded; None, and one warning, where it is not what was built or could be a stranger's."""
+def _read(path: Path) -> tuple[str | None, bytes]:
+    """Why a file is not used, or its contents."""
     try:
         why = _why_not(path)
-        real = Path(os.path.realpath(path))
-        found = trust.contents(real, os.stat(FOLDER.parents[1])) if why is None else None
-        if why is None and (found is None or hashlib.sha256(found[0]).hexdigest() != digest):
-            why = f"{path} is not the file that was built"
-        if why is None and found is not None:
-            library = ctypes.CDLL(str(real))
-            after = os.stat(real)
-            if (after.st_dev, after.st_ino, after.st_mtime_ns) == (found[1].st_dev, found[1].st_ino, found[1].st_mtime_ns):
-                return library
-            why = f"{path} was exchanged while it was loaded"
+        found = trust.contents(Path(os.path.realpath(path)), MOST_BYTES, os.stat(FOLDER.parents[1])) if why is None else None
     except OSError as error:
-        why = f"{path} cannot be loaded ({error})"
-    warnings.warn(
-        f"the kernels shipped with pullback are not used, because {why}; install it again", RuntimeWarning, stacklevel=2
-    )
-    return None
+        return f"{path} cannot be read ({error})", b""
+    if found is None:
+        return why or f"{path} cannot be read", b""
+    return None, found
+
+
+@cache
+def _library(path: Path, digest: str) -> tuple[str | None, Any]:
+    """Why a library is not used, or the library."""
+    real = os.path.realpath(path)
+    try:
+        before = os.stat(real)
+        why, contents = _read(path)
+        if why is None and hashlib.sha256(contents).hexdigest() != digest:
+            why = f"{path} is not the file that was built"
+        if why is not None:
+            return why, None
+        library = ctypes.CDLL(real)
+        after = os.stat(real)
+    except OSError as error:
+        return f"{path} cannot be loaded ({error})", None
+    if (after.st_dev, after.st_ino, after.st_mtime_ns) != (before.st_dev, before.st_ino, before.st_mtime_ns):
+        return f"{path} was exchanged while it was loaded", None
+    return None, library
+
+
+def _warn(why: str) -> None:
+    """Once for each reason."""
+    if why not in _warned:
+        _warned.add(why)
+        text = f"kernels shipped with pullback are not used, because {why}; install it again"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def find(variant: Variant) -> Code | None:
@@ -119,8 +147,9 @@ def find(variant: Variant) -> Code | None:
     record = None if index is None else index.kernels.get(key_of(variant))
     if index is None or record is None or variant.dtype not in index.libraries:
         return None
-    library = _library(folder / library_name(variant.dtype), index.libraries[variant.dtype])
-    if library is None:
+    why, library = _library(folder / library_name(variant.dtype), index.libraries[variant.dtype])
+    if why is not None:
+        _warn(why)
         return None
     fields, functions = record
     try:

@@ -6,8 +6,6 @@ import os
 import stat
 from pathlib import Path
 
-MOST_BYTES = 256 << 20  # of a file that is read; kernels have some 10 to 100 KiB, the libraries of a wheel some 10 MiB
-
 
 def _is_own_group(number: int) -> bool:
     """Whether a group is that of this user alone, as many systems make one for everybody."""
@@ -58,8 +56,8 @@ def why_shared(folder: Path) -> str | None:
     return None
 
 
-def contents(path: Path, besides: os.stat_result | None = None, most: int = MOST_BYTES) -> tuple[bytes, os.stat_result] | None:
-    """A plain file that nobody else can have written: its bytes, and which file it was. What is asked about is what is read."""
+def contents(path: Path, most: int, besides: os.stat_result | None = None) -> bytes | None:
+    """The bytes of a plain file that nobody else can have written, at most so many. What is asked about is what is read."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         number = os.open(path, flags | getattr(os, "O_BINARY", 0))
@@ -68,7 +66,7 @@ def contents(path: Path, besides: os.stat_result | None = None, most: int = MOST
             if not stat.S_ISREG(found.st_mode) or found.st_size > most or who_else(found, besides) is not None:
                 return None
             with open(number, "rb", closefd=False) as file:
-                return file.read(most), found
+                return file.read(most)
         finally:
             os.close(number)
     except OSError:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.cpu.conv import transpose
 from pullback.cpu.conv.filter_order import IN_LAST, TAPS_FIRST, TAPS_LAST, memory_axes
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.machine_code import disk_cache, dry_run, find, shipped
@@ -153,11 +154,9 @@ def _ruled(task: Task, call: tuple[Any, ...]) -> tuple[Problem, *tuple[Array, ..
     return replace(call[0], winner=task.rule), *call[1:]
 
 
-THREADS = Variant("engine.threads", "lead")  # runs all others
+POOL = (Variant("engine.threads", "lead"), Variant("engine.threads", "follow"), Variant("engine.recycling", "shelf"))
 ENGINE = (
-    THREADS,
-    Variant("engine.threads", "follow"),
-    Variant("engine.recycling", "shelf"),
+    *POOL,
     Variant("engine.team", "team"),
     Variant("engine.roofs", "copy"),
     Variant("engine.roofs", "fill"),
@@ -168,7 +167,7 @@ ENGINE = (
 
 def beside_ops(dtypes: Sequence[str]) -> list[Variant]:
     """What no plan of an op asks for: the engine's own, and the transposes of tensors that come in another memory format."""
-    return [*ENGINE, *(Variant("conv.transpose", "transpose", dtype) for dtype in dtypes)]
+    return [*ENGINE, *(Variant("conv.transpose", "transpose", dtype) for dtype in dtypes if dtype in transpose.NATIVE)]
 
 
 def variants_of(task: Task) -> list[Variant]:
