@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cpu_calls import run_python
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import pullback as pb
+from pullback.cpu.machine_code.levels import LEVELS, host_levels
 from pullback.torch import functional as ours
 from pullback.torch import share_threads
 from pullback.torch.threads import openmp_library
@@ -139,3 +141,22 @@ def test_fork() -> None:
     if pid == 0:
         os._exit(0 if np.array_equal(ours.conv2d(x, w, padding=1).numpy(), expected) else 1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+WITHOUT_CODE = """
+import torch, pullback as pb
+import pullback.torch
+from pullback.torch import functional, share_threads
+assert not share_threads()
+x = torch.ones(1, 3, 8, 8).to(memory_format=torch.channels_last)
+w = torch.ones(4, 3, 3, 3).to(memory_format=torch.channels_last).requires_grad_()
+with pb.backend("reference"):
+    functional.conv2d(x, w).sum().backward()
+print(w.grad.unique().tolist())
+"""
+
+
+def test_without_machine_code_the_reference_does_it() -> None:
+    """Neither threads nor transposes of weights stand in its way."""
+    foreign = next(level.name for level in LEVELS if level not in host_levels())
+    assert run_python(WITHOUT_CODE, PULLBACK_LEVEL=foreign) == "[36.0]"

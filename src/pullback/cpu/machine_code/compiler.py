@@ -144,6 +144,8 @@ def _own_codegen() -> Any:
             self._target_data = self._tm.target_data
             self._data_layout = str(self._target_data)
             self._loopvect, self._opt_level = False, 0  # of Numba's first passes, as it sets them by default
+            cheap = {"loop_vectorize": False, "slp_vectorize": False, "opt": 0, "cost": "cheap"}
+            self._mpm_cheap, self._mpm_full = self._module_pass_manager(**cheap), self._module_pass_manager()  # for older Numba
 
         def _create_empty_module(self, name: str) -> Any:
             module = super()._create_empty_module(name)
