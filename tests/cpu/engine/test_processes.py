@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+import numpy as np
 import pytest
 from cpu_calls import run_python
 
+import pullback as pb
 from pullback.cpu.machine_code import find, warmup
 
 # Shared by the scripts below: an answer of the pool (5 threads, many pieces) held against the one computed beforehand.
@@ -225,16 +227,12 @@ print(seconds)
 """
 
 
-@pytest.fixture
-def warm() -> None:
-    for task in warmup.tasks(["float32"]):
-        if task.rule is None or (task.rule.ties, task.rule.nan) == ("first", "propagate"):
-            for variant in (*warmup.ENGINE, *warmup.variants_of(task)):
-                find.code(variant)
-
-
-@pytest.mark.usefixtures("warm")
 def test_a_first_call_from_a_warm_cache_needs_no_numba() -> None:
+    for variant in warmup.POOL:
+        find.code(variant)
+    x = np.zeros((2, 32, 32, 32), np.float32)
+    with pb.backend("cpu"):
+        pb.max_pool_grad(pb.max_pool(x, 2), x, 2)
     assert float(run_python(FIRST_CALL)) > 0
 
 
