@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from pullback.cpu.engine.recycling_kernel import (
     SMALLEST,
 )  # fmt: skip
 from pullback.cpu.machine_code.find import code
+from pullback.cpu.machine_code.levels import numpy_core
 from pullback.cpu.machine_code.variants import Variant
 from pullback.rules import Array
 
@@ -66,8 +66,7 @@ _KNOWN_ABIS = (1, 2)
 def _numpy_functions() -> Any:
     """NumPy's table of C functions, as an array of addresses; None where it is not one of those known here."""
     try:
-        core = import_module("numpy._core._multiarray_umath" if np.__version__[0] != "1" else "numpy.core._multiarray_umath")
-        capsule = core._ARRAY_API
+        capsule = numpy_core()._ARRAY_API
     except (ImportError, AttributeError):
         return None
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

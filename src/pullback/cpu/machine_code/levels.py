@@ -9,6 +9,7 @@ import platform
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -47,10 +48,14 @@ def host_machine() -> str:
     return _OTHER_NAMES.get(name, name)
 
 
+def numpy_core() -> Any:
+    """NumPy's own extension module, which had another place before version 2."""
+    return import_module(f"numpy.{'core' if np.__version__[0] == '1' else '_core'}._multiarray_umath")
+
+
 def cpu_features() -> set[str]:
     """What NumPy has found that this CPU and its operating system can do."""
-    package = "numpy._core" if np.__version__[0] != "1" else "numpy.core"
-    found = getattr(import_module(f"{package}._multiarray_umath"), "__cpu_features__", {})
+    found = getattr(numpy_core(), "__cpu_features__", {})
     return {name for name, is_there in found.items() if is_there}
 
 

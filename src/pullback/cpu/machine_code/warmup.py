@@ -56,7 +56,7 @@ CONV_TAPS: tuple[tuple[int, ...], ...] = ((3,), (1, 1), (3, 3), (5, 5), (3, 3, 3
 
 @dataclass(frozen=True)
 class Task:
-    """One op on one dtype and winner rule: a few kernels, compiled together since they share their variants with no other task."""
+    """One op on one dtype and winner rule, whose problems are planned together."""
 
     op: str
     dtype: str
