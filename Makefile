@@ -7,6 +7,7 @@ TORCH_VENV := .venv-torch
 JAX_VENV := .venv-jax
 BENCH_VENV := .venv-bench
 BUILD_VENV := .venv-build
+DOCS_VENV := .venv-docs
 ARM := .arm
 OLDEST_VENV := .venv-oldest
 NEWEST_VENV := .venv-newest
@@ -20,13 +21,17 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo docs test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 demo: $(VENV)/ready ## set up and run the main job: check the library against TF.js, ONNX Runtime and mathematics, one case in eight
 	$(VENV)/$(BIN)/pullback check --quick
+
+docs: $(DOCS_VENV)/ready ## the documentation as a site that needs no network, in build/site
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/$(BIN)/python -m mkdocs build --quiet --strict
+	@echo 'build/site/index.html is the start page'
 
 test: lint types unit ## set up, lint, type-check, test
 
@@ -108,6 +113,11 @@ build/shipped/%/index.json: $(BUILD_VENV)/ready FORCE
 
 FORCE:
 
+$(DOCS_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/$(BIN)/python $(PIP) --editable '.[docs]'
+	touch $@
+
 $(BUILD_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(BUILD_VENV)
 	$(BUILD_VENV)/$(BIN)/python $(PIP) --editable '.[build]'
@@ -163,4 +173,4 @@ $(PEERS)/tfjs/ready:
 	touch $@
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(BENCH_VENV) $(OLDEST_VENV)* $(NEWEST_VENV) $(BUILD_VENV) $(ARM) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(BENCH_VENV) $(OLDEST_VENV)* $(NEWEST_VENV) $(BUILD_VENV) $(DOCS_VENV) $(ARM) $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,65 @@
+"""What is public, read from the source without importing it, and tables of the ops that follow others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+MODULES = ("pullback", "pullback.autograd", "pullback.torch", "pullback.jax", "pullback.tfjs", "pullback.ort")
+FUNCTIONAL = "pullback.torch.functional"
+
+
+def parsed(module: str) -> ast.Module:
+    path = SOURCE.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def exported(module: str) -> list[str]:
+    """The names in `__all__` of a module."""
+    for statement in parsed(module).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(statement.value)
+            return names
+    raise ValueError(f"{module} has no __all__")
+
+
+def functional_signatures() -> dict[str, str]:
+    """The functions of pullback.torch.functional, each made for its number of axes by a function `_make_...`, and their arguments."""
+    module = parsed(FUNCTIONAL)
+    makers = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef) and each.name.startswith("_make_")}
+    found = {}
+    for statement in module.body:
+        match statement:
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(func=ast.Name("map"), args=[ast.Name(maker), *_])):
+                inner = next(each for each in makers[maker].body if isinstance(each, ast.FunctionDef))
+                for argument in inner.args.args:
+                    argument.annotation = None
+                found |= {ast.unparse(name): ast.unparse(inner.args) for name in names}
+    if not found:
+        raise ValueError(f"no function of {FUNCTIONAL} was found; it is written in another way than this expects")
+    return found
+
+
+def public_names() -> list[str]:
+    """Every public name in full; modules within modules have pages of their own."""
+    names = [f"{module}.{name}" for module in MODULES for name in exported(module)]
+    submodules = {FUNCTIONAL, "pullback.torch.modules"}
+    return [name for name in names if name not in submodules] + [f"{FUNCTIONAL}.{name}" for name in functional_signatures()]
+
+
+def anchored(name: str) -> str:
+    return f'<span id="{name}" class="doc"></span>`{name.rpartition(".")[2]}`'
+
+
+def same_ops(module: str) -> str:
+    """A table of the ops that a module has with the arguments of those of `pullback`."""
+    core = set(exported("pullback"))
+    rows = [f"| {anchored(f'{module}.{name}')} | [`pullback.{name}`][] |" for name in exported(module) if name in core]
+    return "\n".join([f"| in `{module}` | arguments and rules |", "|---|---|", *rows])
+
+
+def functional_table() -> str:
+    rows = [f"| {anchored(f'{FUNCTIONAL}.{name}')} | `{arguments}` |" for name, arguments in functional_signatures().items()]
+    return "\n".join([f"| in `{FUNCTIONAL}` | arguments |", "|---|---|", *rows])

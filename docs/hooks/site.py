@@ -1,0 +1,70 @@
+"""What MkDocs runs while it builds the site: fill in what comes from the code, and refuse a site that lacks a name or needs a network."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+os.environ["PULLBACK_BACKEND"] = "reference"  # the site needs no fast kernels, and no warning that there are none
+
+import benchmark_page
+import ort_table
+import project_files
+import public_names
+import tfjs_table
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+# A page holds the line <!-- made: NAME --> where one of these belongs.
+MADE: dict[str, Callable[[], str]] = {
+    "tfjs kernels": tfjs_table.table,
+    "ort operators": ort_table.table,
+    "benchmark results": benchmark_page.results,
+    "functions of torch.functional": public_names.functional_table,
+    "ops of pullback.autograd": lambda: public_names.same_ops("pullback.autograd"),
+    "ops of pullback.jax": lambda: public_names.same_ops("pullback.jax"),
+}
+MARK = re.compile(r"^<!-- made: (.+) -->$", re.MULTILINE)
+# Scripts, styles, pictures and fonts; a link that a reader may follow is no part of a page.
+FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*\bhref="(?:https?:)?//')
+
+
+def gallery() -> list[Path]:
+    """The gallery's pictures, drawn anew; none where this version has no gallery."""
+    try:
+        from pullback.draw.gallery import write_gallery
+    except ImportError:
+        return []
+    folder = Path(mkdtemp(prefix="pullback-gallery-"))
+    write_gallery(folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for place, text in project_files.pages().items():
+        files.append(File.generated(config, place, content=text))
+    for picture in gallery():
+        place = f"gallery/{picture.name}"
+        if files.get_file_from_path(place) is None:
+            files.append(File.generated(config, place, abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    filled = MARK.sub(lambda found: MADE[found[1]](), markdown)
+    return project_files.inside_the_site(filled, page.file.src_uri.count("/"))
+
+
+def on_post_build(config: Any) -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in Path(config.site_dir).rglob("*.html")}
+    there = {name for text in pages.values() for name in re.findall(r'\bid="(pullback[\w.]*)"', text)}
+    missing = [name for name in public_names.public_names() if name not in there]
+    if missing:
+        raise PluginError(f"on no reference page: {', '.join(missing)}")
+    for path, text in pages.items():
+        if fetched := FETCHED.search(text):
+            raise PluginError(f"{path.name} would load something from the network: {fetched[0]}")

@@ -1,0 +1,108 @@
+"""The table of the TF.js dialect's kernels, asked from the kernels themselves by running recorded calls with attributes left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from defect_sections import links_by_kernel
+from watched import Watched
+
+from pullback import golden, tfjs
+
+DEFECTS = "defects-tfjs.md"
+
+# What an attribute that may be left out might mean; the recorded calls tell which it is.
+CANDIDATES: dict[str, tuple[Any, ...]] = {
+    "dataFormat": ("NHWC", "NCHW", "NDHWC", "NCDHW"),
+    "dilations": (1, 2),
+    "dimRoundingMode": ("floor", "ceil", "round"),
+    "includeBatchInIndex": (False, True),
+}
+
+
+def answer(kernel: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any]) -> Any:
+    """What a kernel answers, as something that can be compared; None for a refusal."""
+    try:
+        result = tfjs.run_kernel(kernel, inputs, attrs)
+    except (TypeError, ValueError):
+        return None
+    arrays = result if isinstance(result, tuple) else (result,)
+    return [(array.shape, array.tobytes()) for array in arrays]
+
+
+def calls(kernel: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The recorded calls that have an answer, then the same with a numeric pad and strides that leave cells over."""
+    recorded = [(golden.arrays(case["inputs"]), case["attrs"]) for case in golden.load("tfjs", kernel) if "error" not in case]
+    return recorded + [(inputs, attrs | {"pad": 0, "strides": strides}) for inputs, attrs in recorded for strides in (2, 3)]
+
+
+def without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def asked_for(kernel: str) -> tuple[list[str], list[str]]:
+    """The inputs and the attributes that a kernel asks for, in its order."""
+    inputs, attrs = dict[str, None](), dict[str, None]()
+    for given_inputs, given_attrs in calls(kernel):
+        watched = Watched(given_inputs), Watched(given_attrs)
+        answer(kernel, *watched)
+        inputs |= watched[0].asked
+        attrs |= watched[1].asked
+    return list(inputs), list(attrs)
+
+
+def default(kernel: str, attribute: str) -> Any:
+    """What an attribute means where it is left out; None where it must be given."""
+    left = list(CANDIDATES.get(attribute, ()))
+    omitted = [(inputs, without(attrs, attribute)) for inputs, attrs in calls(kernel)]
+    if all(answer(kernel, inputs, attrs) is None for inputs, attrs in omitted):
+        return None
+    for inputs, attrs in omitted:
+        same = answer(kernel, inputs, attrs)
+        left = [value for value in left if answer(kernel, inputs, attrs | {attribute: value}) == same]
+        if len(left) == 1:
+            return left[0]
+    raise ValueError(f"{kernel}: the recorded calls do not tell what {attribute} is by default: {left}")
+
+
+def shown_input(kernel: str, name: str) -> str:
+    needed = all(answer(kernel, without(inputs, name), attrs) is None for inputs, attrs in calls(kernel))
+    return f"`{name}`" if needed else f"`{name}` (may be left out)"
+
+
+def shown_attribute(kernel: str, name: str) -> str:
+    value = default(kernel, name)
+    return f"**`{name}`**" if value is None else f"`{name}` = {str(value).lower() if isinstance(value, bool) else value}"
+
+
+def gradient(kernel: str) -> str:
+    """Whether `grads` finds a gradient of a kernel, in TF.js and here."""
+    with tfjs.quirks():
+        upstream = tfjs.get_gradient(kernel)
+    return "yes" if upstream is not None else "only outside `quirks()`" if tfjs.get_gradient(kernel) is not None else "no"
+
+
+def called(_: str, text: str) -> set[str]:
+    return set(re.findall(r'compare\(\s*"(\w+)"', text))
+
+
+def table() -> str:
+    """One row for each registered kernel."""
+    mended = links_by_kernel(DEFECTS, called)
+    rows = ["| kernel | inputs | attributes | gradient | mended; `quirks()` brings it back |", "|---|---|---|---|---|"]
+    with np.errstate(all="ignore"):
+        for config in tfjs.get_kernels_for_backend("reference"):
+            name = config.kernel_name
+            inputs, attrs = asked_for(name)
+            cells = (
+                f"`{name}`",
+                ", ".join(shown_input(name, each) for each in inputs),
+                ", ".join(shown_attribute(name, each) for each in attrs),
+                gradient(name),
+                "<br>".join(mended.get(name, ["no known defect"])),
+            )
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
