@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+DOCS = Path(__file__).parent
 FRAMEWORKS = ("jax", "torch")
-collect_ignore = [f"{name}.md" for name in FRAMEWORKS if find_spec(name) is None]
+collect_ignore = [page for name in FRAMEWORKS if find_spec(name) is None for page in DOCS.rglob(f"{name}.md")]
 
 
 @pytest.hookimpl(tryfirst=True)  # before the markers select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.stem in FRAMEWORKS:
+        if DOCS in item.path.parents and item.path.stem in FRAMEWORKS:
             item.add_marker(item.path.stem)
