@@ -110,7 +110,8 @@ def table() -> str:
             + ", ".join(f"`{each}`" for each in schema.outputs),
             shown_attributes(schema),
             shown_types(MENDED, name),
-            shown_types(UPSTREAM, name) + ("; float16 by way of float32" if schema.casts_float16 and shown_versions(name) else ""),
+            shown_types(UPSTREAM, name)
+            + ("; float16 by way of float32" if schema.casts_float16 and shown_versions(name) else ""),
             "<br>".join(mended.get(name, ["no known defect" if name in {row[1] for row in MENDED} else "no kernel"])),
         )
         rows.append(f"| {' | '.join(cells)} |")

@@ -26,7 +26,9 @@ def example_page(example: Path) -> str:
 
 def examples_index() -> str:
     rows = [f"| [{each.name}]({each.stem}.md) | {about(each)} |" for each in examples()]
-    return "\n".join(["# Examples", "", "Programs in the repository's folder `examples`.", "", "| file | |", "|---|---|", *rows])
+    return "\n".join(
+        ["# Examples", "", "Programs in the repository's folder `examples`.", "", "| file | |", "|---|---|", *rows]
+    )
 
 
 def pages() -> dict[str, str]:

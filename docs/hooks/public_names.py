@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -26,7 +28,7 @@ def exported(module: str) -> list[str]:
 
 
 def functional_signatures() -> dict[str, str]:
-    """The functions of pullback.torch.functional, each made for its number of axes by a function `_make_...`, and their arguments."""
+    """The functions of pullback.torch.functional, made for a number of axes by a function `_make_...`, and their arguments."""
     module = parsed(FUNCTIONAL)
     makers = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef) and each.name.startswith("_make_")}
     found = {}
@@ -47,6 +49,12 @@ def public_names() -> list[str]:
     names = [f"{module}.{name}" for module in MODULES for name in exported(module)]
     submodules = {FUNCTIONAL, "pullback.torch.modules"}
     return [name for name in names if name not in submodules] + [f"{FUNCTIONAL}.{name}" for name in functional_signatures()]
+
+
+def missing_names(pages: Iterable[str]) -> list[str]:
+    """The public names that are a heading or a row of no page, given as HTML."""
+    there = {name for page in pages for name in re.findall(r'\bid="(pullback[\w.]*)"', page)}
+    return [name for name in public_names() if name not in there]
 
 
 def anchored(name: str) -> str:

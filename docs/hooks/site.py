@@ -1,4 +1,4 @@
-"""What MkDocs runs while it builds the site: fill in what comes from the code, and refuse a site that lacks a name or needs a network."""
+"""What MkDocs runs while it builds: fill in what comes from the code; refuse a site that lacks a name or needs a network."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def gallery() -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+def on_config(config: Any) -> Any:
+    if (Path(config.docs_dir) / "gallery.md").exists() and not any("Gallery" in entry for entry in config.nav):
+        config.nav.append({"Gallery": "gallery.md"})
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     for place, text in project_files.pages().items():
         files.append(File.generated(config, place, content=text))
@@ -61,9 +67,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in Path(config.site_dir).rglob("*.html")}
-    there = {name for text in pages.values() for name in re.findall(r'\bid="(pullback[\w.]*)"', text)}
-    missing = [name for name in public_names.public_names() if name not in there]
-    if missing:
+    if missing := public_names.missing_names(pages.values()):
         raise PluginError(f"on no reference page: {', '.join(missing)}")
     for path, text in pages.items():
         if fetched := FETCHED.search(text):

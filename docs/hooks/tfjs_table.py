@@ -1,4 +1,4 @@
-"""The table of the TF.js dialect's kernels, asked from the kernels themselves by running recorded calls with attributes left out."""
+"""The table of the TF.js dialect's kernels, asked from themselves by running recorded calls with attributes left out."""
 
 from __future__ import annotations
 
