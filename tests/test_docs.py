@@ -57,11 +57,11 @@ def test_the_table_of_ort_has_a_row_for_each_operator():
     import ort_table
 
     with pullback.backend("reference"):
-        rows = ort_table.table().splitlines()[2:]
-    assert [row.split("`")[1] for row in rows] == list(ort_table.SCHEMAS)
+        rows = [line for line in ort_table.table().splitlines() if line.startswith("| <code>")]
+    assert [row.replace("<wbr>", "").split("</code>")[0] for row in rows] == [f"| <code>{name}" for name in ort_table.SCHEMAS]
     by_name = dict(zip(ort_table.SCHEMAS, rows, strict=True))
     assert "`storage_order` = 0" in by_name["MaxPoolGrad"]
-    assert "`dilations` = 1 on each axis (since 19)" in by_name["AveragePool"]
+    assert "`dilations` = 1 (since 19)" in by_name["AveragePool"]
     with_section = set(ort_table.links_by_kernel(ort_table.DEFECTS, ort_table.called))
     assert {row[1] for row in MENDED if row[1].endswith("Grad")} <= with_section
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from defect_sections import links_by_kernel
+from tables import breakable, kernel_table
 from watched import Watched
 
 from pullback import ort
@@ -49,8 +50,8 @@ def defaults() -> dict[str, Any]:
 
 def shown_value(value: Any) -> str:
     if isinstance(value, tuple):
-        (entry,) = set(np.ravel(value).tolist())
-        return f"{entry} on each axis" if np.ndim(value) == 1 else f"{entry} on each side"
+        (entry,) = set(np.ravel(value).tolist())  # the same on each axis and side
+        return str(entry)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -83,7 +84,7 @@ def shown_versions(op_type: str) -> str:
     """The versions of an operator that have a kernel."""
     ranges = [(since, end or since) for _, op, since, end, _, _ in MENDED if op == op_type]
     first, last = min((low for low, _ in ranges), default=0), max((high for _, high in ranges), default=0)
-    return f"<br>version {first}" + (f" to {last}" if last > first else "") if ranges else ""
+    return f"version {first}" + (f" to {last}" if last > first else "") if ranges else ""
 
 
 def called(heading: str, text: str) -> set[str]:
@@ -93,26 +94,22 @@ def called(heading: str, text: str) -> set[str]:
     return found & set(heading.split()) or found
 
 
+def row(schema: Schema, mended: dict[str, list[str]]) -> tuple[str, ...]:
+    name, versions = schema.op_type, shown_versions(schema.op_type)
+    optional = [f"`{each}` (may be left out)" for each in schema.optional_inputs]
+    inputs = ", ".join([*(f"`{each}`" for each in schema.inputs), *optional])
+    return (
+        breakable(name) + ("<br>com.microsoft" if schema.domain == MS_DOMAIN else "") + (f"<br>{versions}" if versions else ""),
+        f"{inputs} → {', '.join(f'`{each}`' for each in schema.outputs)}",
+        shown_attributes(schema),
+        shown_types(MENDED, name),
+        shown_types(UPSTREAM, name) + ("; float16 by way of float32" if schema.casts_float16 and versions else ""),
+        " ".join(mended.get(name, ["no known defect" if versions else "no kernel"])),
+    )
+
+
 def table() -> str:
     """One row for each operator."""
     mended = links_by_kernel(DEFECTS, called)
-    rows = [
-        "| operator | inputs → outputs | attributes | types | types inside `quirks()` | mended; `quirks()` brings it back |",
-        "|---|---|---|---|---|---|",
-    ]
-    for schema in SCHEMAS.values():
-        name = schema.op_type
-        optional = [f"`{each}` (may be left out)" for each in schema.optional_inputs]
-        cells = (
-            f"`{name}`" + ("<br>com.microsoft" if schema.domain == MS_DOMAIN else "") + shown_versions(name),
-            ", ".join([*(f"`{each}`" for each in schema.inputs), *optional])
-            + " → "
-            + ", ".join(f"`{each}`" for each in schema.outputs),
-            shown_attributes(schema),
-            shown_types(MENDED, name),
-            shown_types(UPSTREAM, name)
-            + ("; float16 by way of float32" if schema.casts_float16 and shown_versions(name) else ""),
-            "<br>".join(mended.get(name, ["no known defect" if name in {row[1] for row in MENDED} else "no kernel"])),
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+    columns = ("operator", "inputs → outputs", "attributes", "types", "types in quirks()", "mended; back in quirks()")
+    return kernel_table(columns, [row(schema, mended) for schema in SCHEMAS.values()])

@@ -65,9 +65,13 @@ def same_ops(module: str) -> str:
     """A table of the ops that a module has with the arguments of those of `pullback`."""
     core = set(exported("pullback"))
     rows = [f"| {anchored(f'{module}.{name}')} | [`pullback.{name}`][] |" for name in exported(module) if name in core]
-    return "\n".join([f"| in `{module}` | arguments and rules |", "|---|---|", *rows])
+    return "\n".join(["| op | arguments and rules |", "|---|---|", *rows])
 
 
 def functional_table() -> str:
-    rows = [f"| {anchored(f'{FUNCTIONAL}.{name}')} | `{arguments}` |" for name, arguments in functional_signatures().items()]
-    return "\n".join([f"| in `{FUNCTIONAL}` | arguments |", "|---|---|", *rows])
+    """The functions that differ in the number of axes alone, side by side."""
+    by_arguments: dict[str, list[str]] = {}
+    for name, arguments in functional_signatures().items():
+        by_arguments.setdefault(arguments, []).append(anchored(f"{FUNCTIONAL}.{name}"))
+    rows = [f"| {'<br>'.join(names)} | `{arguments}` |" for arguments, names in by_arguments.items()]
+    return "\n".join(["| function | arguments |", "|---|---|", *rows])

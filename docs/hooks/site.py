@@ -29,6 +29,8 @@ MADE: dict[str, Callable[[], str]] = {
     "ops of pullback.jax": lambda: public_names.same_ops("pullback.jax"),
 }
 MARK = re.compile(r"^<!-- made: (.+) -->$", re.MULTILINE)
+# Python with prompts has a colour for answers, and can be copied without them.
+EXAMPLE = re.compile(r"^( *```)python(\n *>>>)", re.MULTILINE)
 # Scripts, styles, pictures and fonts; a link that a reader may follow is no part of a page.
 FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*\bhref="(?:https?:)?//')
 
@@ -62,6 +64,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     filled = MARK.sub(lambda found: MADE[found[1]](), markdown)
+    filled = EXAMPLE.sub(r"\1pycon\2", filled)
     return project_files.inside_the_site(filled, page.file.src_uri.count("/"))
 
 

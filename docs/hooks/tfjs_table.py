@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from defect_sections import links_by_kernel
+from tables import breakable, kernel_table
 from watched import Watched
 
 from pullback import golden, tfjs
@@ -89,20 +90,20 @@ def called(_: str, text: str) -> set[str]:
     return set(re.findall(r'compare\(\s*"(\w+)"', text))
 
 
+def row(kernel: str, mended: dict[str, list[str]]) -> tuple[str, ...]:
+    inputs, attrs = asked_for(kernel)
+    return (
+        breakable(kernel),
+        ", ".join(shown_input(kernel, each) for each in inputs),
+        "<br>".join(shown_attribute(kernel, each) for each in attrs),
+        gradient(kernel),
+        " ".join(mended.get(kernel, ["no known defect"])),
+    )
+
+
 def table() -> str:
     """One row for each registered kernel."""
     mended = links_by_kernel(DEFECTS, called)
-    rows = ["| kernel | inputs | attributes | gradient | mended; `quirks()` brings it back |", "|---|---|---|---|---|"]
+    columns = ("kernel", "inputs", "attributes", "gradient", "mended; back in quirks()")
     with np.errstate(all="ignore"):
-        for config in tfjs.get_kernels_for_backend("reference"):
-            name = config.kernel_name
-            inputs, attrs = asked_for(name)
-            cells = (
-                f"`{name}`",
-                ", ".join(shown_input(name, each) for each in inputs),
-                ", ".join(shown_attribute(name, each) for each in attrs),
-                gradient(name),
-                "<br>".join(mended.get(name, ["no known defect"])),
-            )
-            rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+        return kernel_table(columns, [row(each.kernel_name, mended) for each in tfjs.get_kernels_for_backend("reference")])
