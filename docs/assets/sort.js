@@ -4,9 +4,10 @@ const valueOf = cell => {
   return given !== "" && !Number.isNaN(Number(given)) ? Number(given) : given
 }
 
-const compare = (a, b) => {
-  if (typeof a === typeof b) return typeof a === "number" ? a - b : a.localeCompare(b)
-  return typeof a === "number" ? -1 : 1 // numbers first
+// Numbers by size and before words, whichever way is up; words by the alphabet.
+const compare = (a, b, sign) => {
+  if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1
+  return sign * (typeof a === "number" ? a - b : a.localeCompare(b))
 }
 
 const sortBy = (table, column) => {
@@ -15,7 +16,7 @@ const sortBy = (table, column) => {
   for (const cell of table.tHead.rows[0].cells) cell.ariaSort = null
   header.ariaSort = falling ? "descending" : "ascending"
   const rows = [...table.tBodies[0].rows]
-  rows.sort((one, other) => (falling ? -1 : 1) * compare(valueOf(one.cells[column]), valueOf(other.cells[column])))
+  rows.sort((one, other) => compare(valueOf(one.cells[column]), valueOf(other.cells[column]), falling ? -1 : 1))
   table.tBodies[0].append(...rows)
 }
 

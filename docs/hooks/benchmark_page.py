@@ -1,18 +1,21 @@
-"""The published benchmark results: docs/data/benchmark.json through `pullback bench page`, which prints them as a page."""
+"""The page of published benchmark results, made of docs/data/benchmark.json as `pullback bench page` would."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parents[1] / "data" / "benchmark.json"
-NONE_YET = "No results are published yet. `make bench` measures your machine."
+NONE_YET = """# Benchmark results
+
+No results are published yet. `make bench` measures your machine; [what is measured, and how](benchmark.md).
+"""
 
 
 def results() -> str:
-    """The results as tables that can be sorted and searched, or a sentence where there are none."""
+    """The page, with tables that can be sorted and searched, or a sentence where nothing is published."""
     if not RESULTS.exists():
         return NONE_YET
-    command = [sys.executable, "-m", "pullback", "bench", "page", str(RESULTS)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    from pullback.bench import page, results
+
+    text: str = page.written(results.load(RESULTS))
+    return text

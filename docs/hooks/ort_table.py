@@ -20,7 +20,7 @@ DEFECTS = "defects-ort.md"
 
 IMAGE = np.ones((1, 1, 2, 2), np.float32)
 CELL = np.ones((1, 1, 1, 1), np.float32)
-# A call of each gradient, whose schemas name no attributes, and the operator that it belongs to.
+# A call of each gradient, which is handed the attributes of its forward and reads some, and the operator that it belongs to.
 GRADIENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "MaxPoolGrad": ("MaxPool", {"dY": CELL, "Indices": np.zeros((1, 1, 1, 1), np.int64)}),
     "AveragePoolGrad": ("AveragePool", {"dY": CELL}),
@@ -30,10 +30,10 @@ GRADIENTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def attributes(schema: Schema) -> dict[str, int]:
     """The attributes of an operator and since which version each is there; of a gradient those of its forward that it reads."""
-    if schema.attributes is not None:
-        return dict(schema.attributes)
-    if schema.op_type not in GRADIENTS:
+    if not shown_versions(schema.op_type):
         return {}
+    if schema.op_type not in GRADIENTS:
+        return dict(schema.attributes or {})
     forward, inputs = GRADIENTS[schema.op_type]
     watched = Watched({"kernel_shape": [2, 2]})
     kernel = ort.find_kernel(schema.domain, schema.op_type, None, {"T": np.float32})

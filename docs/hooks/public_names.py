@@ -68,6 +68,17 @@ def same_ops(module: str) -> str:
     return "\n".join(["| op | arguments and rules |", "|---|---|", *rows])
 
 
+def camel_case() -> str:
+    """A section on the functions of pullback.tfjs that go under TF.js's own spelling too; nothing where none does."""
+    spelt = {name: re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for name in exported("pullback.tfjs")}
+    rows = [
+        f"| {anchored(f'pullback.tfjs.{name}')} | [`pullback.tfjs.{snake}`][] |"
+        for name, snake in spelt.items()
+        if name[0].islower() and name != snake
+    ]
+    return "\n".join(["## In TF.js's spelling", "", "| name | the same as |", "|---|---|", *rows]) if rows else ""
+
+
 def functional_table() -> str:
     """The functions that differ in the number of axes alone, side by side."""
     by_arguments: dict[str, list[str]] = {}

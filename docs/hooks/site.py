@@ -26,6 +26,7 @@ MADE: dict[str, Callable[[], str]] = {
     "benchmark results": benchmark_page.results,
     "functions of torch.functional": public_names.functional_table,
     "ops of pullback.autograd": lambda: public_names.same_ops("pullback.autograd"),
+    "other spellings of pullback.tfjs": public_names.camel_case,
     "ops of pullback.jax": lambda: public_names.same_ops("pullback.jax"),
 }
 MARK = re.compile(r"^<!-- made: (.+) -->$", re.MULTILINE)
@@ -57,8 +58,9 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, place, content=text))
     for picture in gallery():
         place = f"gallery/{picture.name}"
-        if files.get_file_from_path(place) is None:
-            files.append(File.generated(config, place, abs_src_path=str(picture)))
+        if drawn_before := files.get_file_from_path(place):
+            files.remove(drawn_before)
+        files.append(File.generated(config, place, abs_src_path=str(picture)))
     return files
 
 
@@ -73,5 +75,7 @@ def on_post_build(config: Any) -> None:
     if missing := public_names.missing_names(pages.values()):
         raise PluginError(f"on no reference page: {', '.join(missing)}")
     for path, text in pages.items():
+        if "doc-module" in text:
+            raise PluginError(f"{path.name}: a module stands where the function of its name belongs; write it in full")
         if fetched := FETCHED.search(text):
             raise PluginError(f"{path.name} would load something from the network: {fetched[0]}")
