@@ -29,8 +29,9 @@ help: ## what can be made
 demo: $(VENV)/ready ## set up and run the main job: check the library against TF.js, ONNX Runtime and mathematics, one case in eight
 	$(VENV)/$(BIN)/pullback check --quick
 
+# Not --quiet: --strict does not see the warnings that it silences.
 docs: $(DOCS_VENV)/ready ## the documentation as a site that needs no network, in build/site
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/$(BIN)/python -m mkdocs build --strict
 	@echo 'build/site/index.html is the start page'
 
 test: lint types unit ## set up, lint, type-check, test
