@@ -24,7 +24,7 @@ def example_page(example: Path) -> str:
     return f"# {example.name}\n\n`examples/{example.name}` in the repository.\n\n```python\n{code}```\n"
 
 
-def examples_index() -> str:
+def examples_list() -> str:
     rows = [f"| [{each.name}]({each.stem}.md) | {about(each)} |" for each in examples()]
     return "\n".join(
         ["# Examples", "", "Programs in the repository's folder `examples`.", "", "| file | |", "|---|---|", *rows]
@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
     """The pages by their place in the site."""
     made = {f"examples/{each.stem}.md": example_page(each) for each in examples()}
     texts = {f"project/{name}": (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](../") for name in TEXTS}
-    return {"examples/index.md": examples_index(), **made, **texts}
+    return {"examples/all.md": examples_list(), **made, **texts}
 
 
 def inside_the_site(markdown: str, depth: int) -> str:

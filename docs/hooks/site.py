@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ["PULLBACK_BACKEND"] = "reference"  # the site needs no fast kernels, and no warning that there are none
@@ -36,15 +36,15 @@ EXAMPLE = re.compile(r"^( *```)python(\n *>>>)", re.MULTILINE)
 FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*\bhref="(?:https?:)?//')
 
 
-def gallery() -> list[Path]:
-    """The gallery's pictures, drawn anew; none where this version has no gallery."""
+def gallery() -> dict[str, bytes]:
+    """The gallery's pictures by name, drawn anew; none where this version has no gallery."""
     try:
         from pullback.draw.gallery import write_gallery
     except ImportError:
-        return []
-    folder = Path(mkdtemp(prefix="pullback-gallery-"))
-    write_gallery(folder)
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+        return {}
+    with TemporaryDirectory() as folder:
+        write_gallery(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).rglob("*.*")}
 
 
 def on_config(config: Any) -> Any:
@@ -56,11 +56,11 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     for place, text in project_files.pages().items():
         files.append(File.generated(config, place, content=text))
-    for picture in gallery():
-        place = f"gallery/{picture.name}"
+    for name, picture in gallery().items():
+        place = f"gallery/{name}"
         if drawn_before := files.get_file_from_path(place):
             files.remove(drawn_before)
-        files.append(File.generated(config, place, abs_src_path=str(picture)))
+        files.append(File.generated(config, place, content=picture))
     return files
 
 
