@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from defect_sections import links_by_kernel
-from tables import breakable, kernel_table
+from kernel_tables import breakable, kernel_table
 from watched import Watched
 
 from pullback import ort

@@ -31,7 +31,7 @@ def functional_signatures() -> dict[str, str]:
     """The functions of pullback.torch.functional, made for a number of axes by a function `_make_...`, and their arguments."""
     module = parsed(FUNCTIONAL)
     makers = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef) and each.name.startswith("_make_")}
-    found = {}
+    found: dict[str, str] = {}
     for statement in module.body:
         match statement:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(func=ast.Name("map"), args=[ast.Name(maker), *_])):
