@@ -113,4 +113,16 @@ DERIVATIVES: dict[str, Derivative] = {
     ),
     "avg_pool": _linear(("x",), _MEAN, "avg_pool", Call("avg_pool_grad", ("g",), {"input_shape": "x"})),
     "avg_pool_grad": _linear(("dy",), ("input_shape", *_MEAN), "avg_pool_grad", Call("avg_pool", ("g",))),
+    "adaptive_avg_pool": _linear(
+        ("x",), ("output_size", "layout"), "adaptive_avg_pool", Call("adaptive_avg_pool_grad", ("g",), {"input_shape": "x"})
+    ),
+    "adaptive_avg_pool_grad": _linear(
+        ("dy",), ("input_shape", "layout"), "adaptive_avg_pool_grad", Call("adaptive_avg_pool", ("g",), {"output_size": "dy"})
+    ),
+    "max_unpool": _linear(
+        ("values", "indices"), ("output_shape", *_INDICES), "max_unpool", Call("max_unpool_grad", ("g", "indices"))
+    ),
+    "max_unpool_grad": _linear(
+        ("dy", "indices"), _INDICES, "max_unpool_grad", Call("max_unpool", ("g", "indices"), {"output_shape": "dy"})
+    ),
 }

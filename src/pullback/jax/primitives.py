@@ -42,12 +42,7 @@ def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -
     """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
     names = ARRAYS[op]
     problem = PREPARE[op](*map(_stand_in, names, arrays), **keywords)[0]
-    if op == "conv_grad_filter":
-        shape = problem.filter_shape
-    elif "_grad" in op:
-        shape = problem.input_shape
-    else:
-        shape = problem.output_shape
+    shape = problem.result_shape
     structs = [jax.ShapeDtypeStruct(shape, problem.dtype)]
     if keywords.get("return_winners"):
         structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
