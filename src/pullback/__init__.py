@@ -8,7 +8,13 @@ Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtyp
 from typing import NoReturn
 
 from pullback.gradients import grad, grads, value_and_grads
-from pullback.ops.adaptive_pool import adaptive_avg_pool, adaptive_avg_pool_grad, adaptive_max_pool, adaptive_max_pool_grad
+from pullback.ops.adaptive_pool import (
+    adaptive_avg_pool,
+    adaptive_avg_pool_grad,
+    adaptive_max_pool,
+    adaptive_max_pool_grad,
+    adaptive_max_pool_jvp,
+)
 from pullback.ops.avg_pool import avg_pool, avg_pool_grad
 from pullback.ops.bias import conv_grad_bias
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
@@ -40,6 +46,7 @@ __all__ = [
     "adaptive_avg_pool_grad",
     "adaptive_max_pool",
     "adaptive_max_pool_grad",
+    "adaptive_max_pool_jvp",
     "avg_pool",
     "avg_pool_grad",
     "backend",

@@ -17,6 +17,7 @@ _POOL = ("window", *_PLACE)
 _MAX = (*_POOL, "ties", "nan")
 _WINNERS = (*_POOL, "nan")
 _INDICES = ("layout", "storage_order")
+_ADAPTIVE_MAX = ("layout", "ties", "nan")
 _MEAN = (*_POOL, "count_include_pad", "divisor")
 
 
@@ -113,6 +114,18 @@ DERIVATIVES: dict[str, Derivative] = {
     ),
     "avg_pool": _linear(("x",), _MEAN, "avg_pool", Call("avg_pool_grad", ("g",), {"input_shape": "x"})),
     "avg_pool_grad": _linear(("dy",), ("input_shape", *_MEAN), "avg_pool_grad", Call("avg_pool", ("g",))),
+    "adaptive_max_pool": Derivative(
+        ("x",),
+        ("output_size", *_ADAPTIVE_MAX),
+        vjp={"x": Call("adaptive_max_pool_grad", ("g", "x"))},
+        jvp={"x": Call("adaptive_max_pool_jvp", ("t", "x"))},
+    ),
+    "adaptive_max_pool_grad": _linear(
+        ("dy", "x"), _ADAPTIVE_MAX, "adaptive_max_pool_grad", Call("adaptive_max_pool_jvp", ("g", "x"), {"output_size": "dy"})
+    ),
+    "adaptive_max_pool_jvp": _linear(
+        ("t", "x"), ("output_size", *_ADAPTIVE_MAX), "adaptive_max_pool_jvp", Call("adaptive_max_pool_grad", ("g", "x"))
+    ),
     "adaptive_avg_pool": _linear(
         ("x",), ("output_size", "layout"), "adaptive_avg_pool", Call("adaptive_avg_pool_grad", ("g",), {"input_shape": "x"})
     ),

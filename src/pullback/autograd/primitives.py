@@ -8,7 +8,6 @@ from functools import wraps
 from typing import Any
 
 import autograd.numpy as anp
-import numpy as np
 from autograd.extend import defjvp_argnum, defvjp_argnum, primitive, vspace
 
 import pullback as pb
@@ -96,6 +95,8 @@ max_pool_jvp_from_indices = _make("max_pool_jvp_from_indices")
 max_pool_jvp_from_winners = _make("max_pool_jvp_from_winners")
 avg_pool = _make("avg_pool")
 avg_pool_grad = _make("avg_pool_grad")
+adaptive_max_pool_grad = _make("adaptive_max_pool_grad")
+adaptive_max_pool_jvp = _make("adaptive_max_pool_jvp")
 adaptive_avg_pool = _make("adaptive_avg_pool")
 adaptive_avg_pool_grad = _make("adaptive_avg_pool_grad")
 max_unpool = _make("max_unpool")
@@ -149,11 +150,7 @@ def adaptive_max_pool(*args: Any, **keywords: Any) -> Any:
     return (pooled, indices) if wanted else pooled
 
 
-@wraps(pb.adaptive_max_pool_grad)
-def adaptive_max_pool_grad(dy: Any, x: Any, **keywords: Any) -> Any:
-    _, indices = pb.adaptive_max_pool(plain(x), np.shape(plain(dy)), **keywords, return_indices=True)
-    kept = {name: value for name, value in keywords.items() if name == "layout"}
-    return max_pool_grad_from_indices(dy, indices, np.shape(plain(x)), **kept)
+OPS["adaptive_max_pool"] = adaptive_max_pool
 
 
 @wraps(pb.conv_grad_bias)

@@ -117,6 +117,8 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
     "adaptive_max_pool": (Row("channels", adaptive.can, None, adaptive.max_pool),),
+    "adaptive_max_pool_grad": (Row("channels", adaptive.can, None, adaptive.max_pool_grad),),
+    "adaptive_max_pool_jvp": (Row("channels", adaptive.can, None, adaptive.max_pool_jvp),),
     "adaptive_avg_pool": (Row("channels", adaptive.can, None, adaptive.avg_pool),),
     "adaptive_avg_pool_grad": (Row("channels", adaptive.can, None, adaptive.avg_pool_grad),),
     "conv": _sweeps("conv"),

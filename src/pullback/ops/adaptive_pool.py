@@ -20,16 +20,15 @@ from pullback.ops.arguments import (
     check_taps,
     layout_of,
     one_of,
+    same_dtype,
     shown,
     split_shape,
 )
 from pullback.ops.call import run_op
 from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
-from pullback.ops.max_pool import max_pool_grad_from_indices
 from pullback.ops.pool_problem import max_rules, mean_rules
 from pullback.problem import AdaptiveProblem, Problem
 from pullback.rules import Array, Layout
-from pullback.tracing import any_traced, traced_op
 from pullback.window import AdaptiveWindow
 
 OutputSize = int | Sequence[int | None]
@@ -46,7 +45,8 @@ def _output_size(op: str, given: Any, layout: Layout, shape: tuple[int, ...]) ->
     if len(entries) == len(shape):
         whole = as_shape(op, "output_size", entries)
         if split_shape(layout, whole)[::2] != (batch, channels):
-            raise ValueError(f"{op}: output_size {whole}, read as a whole shape, differs from {shape} in batch or channels")
+            what = "dy has shape" if op.endswith("_grad") else "output_size, a whole shape, is"
+            raise ValueError(f"{op}: {what} {whole}, which differs from {shape} in batch or channels")
         entries = split_shape(layout, whole)[1]
     if len(entries) != len(size):
         raise ValueError(f"{op}: output_size is {shown(given)}, which has {len(entries)} entries for {len(size)} spatial axes")
@@ -87,6 +87,37 @@ def prepare_adaptive_max_pool(
     return _problem(op, "x", a.shape, a.dtype, output_size, layout, **rules), a
 
 
+def prepare_adaptive_max_pool_grad(
+    dy: npt.ArrayLike, x: npt.ArrayLike, *, layout: str = DEFAULT_LAYOUT, ties: str = "first", nan: str = "propagate"
+) -> tuple[Problem, Array, Array]:
+    op = "adaptive_max_pool_grad"
+    d, a = as_float_array(op, "dy", dy), as_float_array(op, "x", x)
+    dtype = same_dtype(op, dy=d, x=a)
+    _check_axes(op, d, "x", a.shape)
+    return _problem(op, "x", a.shape, dtype, d.shape, layout, **max_rules(op, ties, nan)), d, a
+
+
+def prepare_adaptive_max_pool_jvp(
+    t: npt.ArrayLike,
+    x: npt.ArrayLike,
+    output_size: OutputSize,
+    *,
+    layout: str = DEFAULT_LAYOUT,
+    ties: str = "first",
+    nan: str = "propagate",
+) -> tuple[Problem, Array, Array]:
+    op = "adaptive_max_pool_jvp"
+    b, a = as_float_array(op, "t", t), as_float_array(op, "x", x)
+    problem = _problem(op, "x", a.shape, same_dtype(op, t=b, x=a), output_size, layout, **max_rules(op, ties, nan))
+    check_shape(op, "t", b.shape, a.shape, "a tangent for each cell of x")
+    return problem, b, a
+
+
+def _check_axes(op: str, dy: Array, name: str, shape: tuple[int, ...]) -> None:
+    if dy.ndim != len(shape):
+        raise ValueError(f"{op}: dy has shape {dy.shape} but {name} {shape} has {len(shape)} axes")
+
+
 def prepare_adaptive_avg_pool(
     x: npt.ArrayLike, output_size: OutputSize, *, layout: str = DEFAULT_LAYOUT
 ) -> tuple[Problem, Array]:
@@ -100,11 +131,8 @@ def prepare_adaptive_avg_pool_grad(
 ) -> tuple[Problem, Array]:
     op = "adaptive_avg_pool_grad"
     d, shape = as_float_array(op, "dy", dy), as_shape(op, "input_shape", input_shape)
-    if d.ndim != len(shape):
-        raise ValueError(f"{op}: dy has shape {d.shape} but input_shape {shape} has {len(shape)} axes")
-    problem = _problem(op, "input_shape", shape, d.dtype, d.shape, layout, **mean_rules(op, False, None))
-    check_shape(op, "dy", d.shape, problem.output_shape, f"batch and channels of input {shape}")
-    return problem, d
+    _check_axes(op, d, "input_shape", shape)
+    return _problem(op, "input_shape", shape, d.dtype, d.shape, layout, **mean_rules(op, False, None)), d
 
 
 @with_hints
@@ -145,6 +173,7 @@ def adaptive_max_pool_grad(
     layout: str = DEFAULT_LAYOUT,
     ties: str = "first",
     nan: str = "propagate",
+    out: Array | None = None,
 ) -> Array:
     """Gradient of `adaptive_max_pool` with respect to x, finding the winners in x again: each dy goes to its window's winner.
 
@@ -154,15 +183,24 @@ def adaptive_max_pool_grad(
 
     **Error.** A sum of as many numbers as windows that share a cell. **Equals** torch's adaptive_max_pool backward.
     """
-    op = "adaptive_max_pool_grad"
-    if any_traced((dy, x)):
-        gradient: Array = traced_op(op)(dy, x, layout=layout, ties=ties, nan=nan)
-        return gradient
-    d, a = as_float_array(op, "dy", dy), as_float_array(op, "x", x)
-    if d.ndim != a.ndim:
-        raise ValueError(f"{op}: dy has shape {d.shape} but x {a.shape} has {a.ndim} axes")
-    _, indices = adaptive_max_pool(a, d.shape, layout=layout, ties=ties, nan=nan, return_indices=True)
-    return max_pool_grad_from_indices(d, indices, a.shape, layout=layout)
+    return run_op(prepare_adaptive_max_pool_grad, dy, x, out=out, layout=layout, ties=ties, nan=nan)
+
+
+@with_hints
+def adaptive_max_pool_jvp(
+    t: npt.ArrayLike,
+    x: npt.ArrayLike,
+    output_size: OutputSize,
+    *,
+    layout: str = DEFAULT_LAYOUT,
+    ties: str = "first",
+    nan: str = "propagate",
+) -> Array:
+    """Derivative of `adaptive_max_pool` at x in the direction t: t at each window's winner, 0 where a window has none.
+
+    The adjoint of `adaptive_max_pool_grad`. **Shapes.** t has the shape of x, the result that of adaptive_max_pool's.
+    """
+    return run_op(prepare_adaptive_max_pool_jvp, t, x, output_size, layout=layout, ties=ties, nan=nan)
 
 
 @with_hints

@@ -27,6 +27,8 @@ MODULES: dict[str, ModuleType] = {
     "avg_pool": avg_pool,
     "avg_pool_grad": avg_pool,
     "adaptive_max_pool": adaptive_pool,
+    "adaptive_max_pool_grad": adaptive_pool,
+    "adaptive_max_pool_jvp": adaptive_pool,
     "adaptive_avg_pool": adaptive_pool,
     "adaptive_avg_pool_grad": adaptive_pool,
     "max_unpool": unpool,

@@ -17,7 +17,7 @@ from pullback.tracing import any_traced
 from pullback.window import Padding
 
 
-def _exponent(op: str, p: Any) -> float:
+def as_exponent(op: str, p: Any) -> float:
     try:
         number = float(p)
     except (TypeError, ValueError):
@@ -27,12 +27,12 @@ def _exponent(op: str, p: Any) -> float:
     return number
 
 
-def _wide(array: Array) -> Array:
+def wide(array: Any) -> Any:
     """Half precisions as float32: a power leaves their range soon."""
     return array if array.dtype.itemsize > 2 else array.astype(np.float32)
 
 
-def _root(xp: Any, sums: Any, exponent: float) -> Any:
+def root(xp: Any, sums: Any, exponent: float) -> Any:
     """sums ** exponent, and 0 where a sum is 0, for its derivatives too."""
     some = sums != 0
     return some * xp.where(some, sums, 1) ** exponent
@@ -58,7 +58,7 @@ def lp_pool(
 
     **Equals** ONNX LpPool, torch.nn.functional.lp_pool2d for x >= 0 or even p.
     """
-    op, exponent = "lp_pool", _exponent("lp_pool", p)
+    op, exponent = "lp_pool", as_exponent("lp_pool", p)
     keywords: dict[str, Any] = {
         "stride": stride,
         "padding": padding,
@@ -69,12 +69,12 @@ def lp_pool(
     if any_traced([x]):
         import autograd.numpy as anp
 
-        traced: Array = _root(anp, avg_pool(anp.abs(x) ** exponent, window, divisor=1, **keywords), 1 / exponent)
+        traced: Array = root(anp, avg_pool(anp.abs(x) ** exponent, window, divisor=1, **keywords), 1 / exponent)
         return traced
     a = as_float_array(op, "x", x)
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = avg_pool(np.abs(_wide(a)) ** exponent, window, divisor=1, **keywords)
-        norm: Array = _root(np, sums, 1 / exponent).astype(a.dtype)
+        sums = avg_pool(np.abs(wide(a)) ** exponent, window, divisor=1, **keywords)
+        norm: Array = root(np, sums, 1 / exponent).astype(a.dtype)
     return norm
 
 
@@ -98,7 +98,7 @@ def lp_pool_grad(
 
     **Shapes.** dy has the shape of lp_pool's result, the gradient that of x. **Keywords** as the forward call.
     """
-    op, exponent = "lp_pool_grad", _exponent("lp_pool_grad", p)
+    op, exponent = "lp_pool_grad", as_exponent("lp_pool_grad", p)
     d, a = as_float_array(op, "dy", dy), as_float_array(op, "x", x)
     same_dtype(op, dy=d, x=a)
     keywords: dict[str, Any] = {
@@ -108,10 +108,10 @@ def lp_pool_grad(
         "layout": layout,
         "rounding": rounding,
     }
-    wide = _wide(a)
+    widened = wide(a)
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = avg_pool(np.abs(wide) ** exponent, window, divisor=1, **keywords)
+        sums = avg_pool(np.abs(widened) ** exponent, window, divisor=1, **keywords)
         check_shape(op, "dy", d.shape, sums.shape, f"the output of x {a.shape}")
-        spread = avg_pool_grad(_wide(d) * _root(np, sums, 1 / exponent - 1), a.shape, window, divisor=1, **keywords)
-        gradient: Array = (spread * np.abs(wide) ** (exponent - 1) * np.sign(wide)).astype(a.dtype)
+        spread = avg_pool_grad(wide(d) * root(np, sums, 1 / exponent - 1), a.shape, window, divisor=1, **keywords)
+        gradient: Array = (spread * np.abs(widened) ** (exponent - 1) * np.sign(widened)).astype(a.dtype)
     return gradient

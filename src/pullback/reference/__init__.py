@@ -22,6 +22,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "avg_pool": pool.avg_pool,
     "avg_pool_grad": pool.avg_pool_grad,
     "adaptive_max_pool": adaptive_pool.adaptive_max_pool,
+    "adaptive_max_pool_grad": adaptive_pool.adaptive_max_pool_grad,
+    "adaptive_max_pool_jvp": adaptive_pool.adaptive_max_pool_jvp,
     "adaptive_avg_pool": adaptive_pool.adaptive_avg_pool,
     "adaptive_avg_pool_grad": adaptive_pool.adaptive_avg_pool_grad,
     "max_unpool": unpool.max_unpool,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pullback.problem import AdaptiveProblem
+from pullback.problem import AdaptiveProblem, IndexProblem
 from pullback.reference.arrays import Float64, in_layout, load, store, zeros_like_input, zeros_like_output
-from pullback.reference.pool import flat_indices
+from pullback.reference.pool import flat_indices, max_pool_grad_from_indices
+from pullback.reference.pool_tangent import take
 from pullback.rules import Array
 
 
@@ -40,6 +42,23 @@ def adaptive_max_pool(problem: AdaptiveProblem, x: Array) -> Any:
     best[winner < 0] = problem.empty
     values = store(problem, best)
     return (values, in_layout(problem.layout, flat_indices(problem, winner))) if problem.return_indices else values
+
+
+def _indices(problem: AdaptiveProblem, x: Array) -> Any:
+    return adaptive_max_pool(replace(problem, return_indices=True, storage_order=0), x)[1]
+
+
+def index_problem(problem: AdaptiveProblem) -> IndexProblem:
+    """The gradient of a maximum whose winners are known by their indices."""
+    return IndexProblem("max_pool_grad_from_indices", problem.dtype, problem.layout, problem.input_shape, problem.output_shape)
+
+
+def adaptive_max_pool_grad(problem: AdaptiveProblem, dy: Array, x: Array) -> Array:
+    return max_pool_grad_from_indices(index_problem(problem), dy, _indices(problem, x))
+
+
+def adaptive_max_pool_jvp(problem: AdaptiveProblem, t: Array, x: Array) -> Array:
+    return take(t, _indices(problem, x))
 
 
 def adaptive_avg_pool(problem: AdaptiveProblem, x: Array) -> Array:

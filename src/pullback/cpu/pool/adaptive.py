@@ -24,7 +24,9 @@ from pullback.cpu.pool.records import Axis, ChannelsAvgGrad, ChannelsMaxForward
 from pullback.cpu.pool.tables import lines_in_scratch, same_divisor
 from pullback.cpu.refusals import ordinary
 from pullback.problem import AdaptiveProblem
+from pullback.reference.adaptive_pool import index_problem
 from pullback.reference.arrays import channels_last, in_layout
+from pullback.reference.pool_tangent import take
 from pullback.rules import Array
 from pullback.window import AdaptiveWindow
 
@@ -98,6 +100,19 @@ def max_pool(problem: AdaptiveProblem, x: Array) -> Any:
     if problem.layout == "channels_first":
         indices = _indices_channels_first(problem, indices)
     return in_layout(problem.layout, values), in_layout(problem.layout, indices)
+
+
+def _indices(problem: AdaptiveProblem, x: Array) -> Array:
+    found: Array = max_pool(replace(problem, op="adaptive_max_pool", return_indices=True), x)[1]
+    return found
+
+
+def max_pool_grad(problem: AdaptiveProblem, dy: Array, x: Array) -> Array:
+    return run.max_pool_grad_from_indices(index_problem(problem), dy, _indices(problem, x))
+
+
+def max_pool_jvp(problem: AdaptiveProblem, t: Array, x: Array) -> Array:
+    return take(t, _indices(problem, x))
 
 
 def _indices_channels_first(problem: AdaptiveProblem, indices: Array) -> Array:
