@@ -1,0 +1,78 @@
+"""A picture as a list of shapes, for any writer: rectangles, lines and texts, coloured by role (`theme.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LETTER_WIDTH = 0.56  # of a letter, on average, by its size
+CODE_WIDTH = 0.61  # of every letter of a typewriter face
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str | None = None
+    stroke: str | None = None
+    stroke_width: float = 1.0
+    radius: float = 0.0
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    stroke: str
+    stroke_width: float = 1.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text whose middle is at height y; `anchor` says what of it is at x: "start", "middle" or "end"."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    fill: str = "ink"
+    anchor: str = "middle"
+    bold: bool = False
+    code: bool = False
+
+    @property
+    def baseline(self) -> float:
+        return self.y + 0.35 * self.size
+
+
+@dataclass
+class Scene:
+    """Shapes in the order they are painted, and the size of the picture. `description` is what the picture says, in words."""
+
+    title: str
+    description: str = ""
+    width: float = 0.0
+    height: float = 0.0
+    shapes: list[Rectangle | Line | Text] = field(default_factory=list)
+
+    def add(self, *shapes: Rectangle | Line | Text) -> None:
+        self.shapes += shapes
+
+    def paragraph(self, x: float, y: float, text: str, size: float, width: float, *, split: str = " ", **style: bool | str) -> float:
+        """Text from x, its first line's top at y, broken where it exceeds the width; the height that it takes."""
+        letter = size * (CODE_WIDTH if style.get("code") else LETTER_WIDTH)
+        lines = [""]
+        for word in text.split(split):
+            longer = lines[-1] + split + word if lines[-1] else word
+            if len(longer) * letter > width and lines[-1]:
+                lines[-1] += split.rstrip()
+                lines.append(word)
+            else:
+                lines[-1] = longer
+        for number, line in enumerate(lines):
+            self.add(Text(x, y + (number + 0.6) * 1.3 * size, line, size, anchor="start", **style))  # type: ignore[arg-type]
+        return len(lines) * 1.3 * size

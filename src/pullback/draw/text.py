@@ -1,0 +1,91 @@
+"""The picture for a terminal: the same panels in letters, one window in brackets, colours by window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pullback.draw.panels import Content, Panel
+from pullback.draw.problem import Cell, DrawnProblem
+from pullback.draw.words import FORWARD, backward_sentence, legend
+
+Piece = tuple[str, int | None]  # a text, and the number of a window's colour
+TextLine = list[Piece]
+MARKS = {"padding": "░░", "beyond": "··"}
+GAP = 4
+
+
+def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[TextLine]:
+    """The lines of the picture: forward above, backward below."""
+    bracketed = set(problem.cells(outlined[0])) if outlined else set()
+    blocks = {name: _block(panel, bracketed if name in ("x", "dx") else set()) for name, panel in panels.items()}
+    lines: list[TextLine] = [[(problem.call, None)], []]
+    for title, sentence, names in (
+        ("forward", FORWARD[problem.op], ("x", "w", "y")),
+        ("backward", backward_sentence(problem, by), ("dx", "dw", "dy")),
+    ):
+        lines += [[(f"{title}: {sentence}", None)], []]
+        shown = [blocks[name] for name in names if name in blocks]
+        if problem.window.rank == 1:
+            for block in shown:
+                lines += [*block, []]
+        else:
+            lines += [*_beside(shown), []]
+    if outlined:
+        lines.append([(f"[ ]  what window {problem.label(outlined[0])} reads", None)])
+    marks = {"tag": "a", "tied": "=a", **MARKS, "cropped": "( )"}
+    for mark, meaning in legend(problem, panels, outlined, by):
+        if mark in marks:
+            lines.append([(f"{marks[mark]:<4} {meaning}", None)])
+        elif mark == "" and "outlined" not in meaning:
+            lines.append([(meaning, None)])
+    return lines
+
+
+def _block(panel: Panel, bracketed: set[Cell]) -> list[TextLine]:
+    """A panel: its heading, then a line for each row; the cells of a column have the same width."""
+    values = max(len(_value(content)) for content in panel.contents())
+    tags = max(sum(len(text) for text, _ in _tags(content)) for content in panel.contents())
+    names = max(len(content.name.label) if content.name else 0 for content in panel.contents())
+    lines: list[TextLine] = [[(f"{panel.name}  {panel.caption}", None)]]
+    for number, row in enumerate(panel.rows):
+        line: TextLine = []
+        for column, content in enumerate(row):
+            place = (number + panel.first[0], column + panel.first[1])
+            inside = place in bracketed or place[1:] in bracketed
+            left, right = ("[", "]") if inside else ("(", ")") if content.kind == "cropped" else (" ", " ")
+            if names:
+                name = content.name
+                line.append((f"{name.label if name else '':>{names}} ", name.colour if name else None))
+            line += [(f"{left}{_value(content):>{values}}{right}", _colour(content)), *_tags(content)]
+            line.append((" " * (tags - sum(len(text) for text, _ in _tags(content)) + 1), None))
+        lines.append(line)
+    return lines
+
+
+def _value(content: Content) -> str:
+    return MARKS.get(content.kind, content.value) + content.note.removeprefix("sum ").replace(" ", "")
+
+
+def _colour(content: Content) -> int | None:
+    return content.tints[0] if len(content.tints) == 1 else None
+
+
+def _tags(content: Content) -> list[Piece]:
+    return [(f"={tag.label}" if tag.hollow else tag.label, tag.colour) for tag in content.tags]
+
+
+def _beside(blocks: list[list[TextLine]]) -> list[TextLine]:
+    """Blocks side by side."""
+    widths = [max(_length(line) for line in block) for block in blocks]
+    lines: list[TextLine] = []
+    for number in range(max(len(block) for block in blocks)):
+        line: TextLine = []
+        for block, width in zip(blocks, widths, strict=True):
+            own = block[number] if number < len(block) else []
+            line += [*own, (" " * (width - _length(own) + GAP), None)]
+        lines.append(line)
+    return lines
+
+
+def _length(line: TextLine) -> int:
+    return sum(len(text) for text, _ in line)

@@ -1,0 +1,60 @@
+"""The sentences of a picture: what the op does, where its gradients go, and what each mark means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pullback.draw.panels import DIGITS, Panel, is_rounded
+from pullback.draw.problem import Cell, DrawnProblem
+
+FORWARD = {
+    "max_pool": "Every window gives its largest value. The cell that holds it is the window's winner.",
+    "avg_pool": "Every window gives the sum of its cells, divided by its divisor.",
+    "conv": "Every window gives the sum of its cells, each times its weight of the filter.",
+}
+BACKWARD = {
+    "max_pool": "Every dy goes whole to the winner of its window. A cell that wins more than once gets the sum, the others get 0.",
+    "avg_pool": "Every dy, divided by its divisor, goes to each cell of its window. A cell of several windows gets the sum.",
+    "conv": "Every dy goes to each cell of its window, times that cell's weight: the sums are dx. Times the cell itself, it goes to "
+    "that weight: the sums are dw.",
+}
+PHASES = "With a stride, each cell is reached by some of the weights only: those with the cell's number. Cells of one number are a "
+PHASES += "stride phase, and each phase is a small convolution of its own."
+
+
+def backward_sentence(problem: DrawnProblem, by: str) -> str:
+    return PHASES if by == "phases" else BACKWARD[problem.op]
+
+
+def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[tuple[str, str]]:
+    """(mark, meaning) of the marks that this picture has. A mark is a kind of cell, "tag", "tied", "taps" or "" for a remark."""
+    found = []
+    kinds = {content.kind for content in panels["x"].contents()}
+    tags = [tag for content in panels["x"].contents() for tag in content.tags]
+    if by == "windows":
+        where = {"max_pool": "the cells it wins", "avg_pool": "the cells it pays", "conv": "the cells it pays"}[problem.op]
+        found.append(("tag", f"the name of a window: on its output and on {where}"))
+    if any(tag.hollow for tag in tags):
+        found.append(("tied", "a tie: as large as that window's maximum, but another cell wins"))
+    if max(problem.window.dilation) > 1 and outlined:
+        found.append(("taps", "what a dilated window reads; it skips the cells between"))
+    meanings = {
+        "padding": "padding: no value, no gradient",
+        "beyond": "past the padding, where the last window reaches",
+        "cropped": "cropped by a negative padding: never read",
+    }
+    found += [(kind, meaning) for kind, meaning in meanings.items() if kind in kinds]
+    count = len(problem.outputs)
+    if by == "windows" and len(outlined) == 1 < count:
+        found.append(("", f"Of the {count} windows only {problem.label(outlined[0])} is outlined."))
+    arrays = [a for a in (problem.x, problem.y, problem.dy, problem.dx, problem.filter, problem.dfilter) if a is not None]
+    if any(is_rounded(float(value)) for array in arrays for value in array.flat):
+        found.append(("", f"Numbers are rounded to {DIGITS} digits."))
+    return found
+
+
+def description(problem: DrawnProblem) -> str:
+    """The picture in words, for those who cannot see it."""
+    sizes = " by ".join(map(str, problem.window.input_size))
+    outputs = " by ".join(map(str, problem.window.output_size))
+    return f"{problem.call} of {sizes} cells gives {outputs}. {FORWARD[problem.op]} {BACKWARD[problem.op]}"
