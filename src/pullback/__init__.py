@@ -5,6 +5,7 @@ Rooms: `ops` (validate, dispatch), `window` (geometry), `rules` (ties, NaN, dtyp
 `autograd` (the ops for that package), and the dialects `tfjs` and `ort`.
 """
 
+from pullback.draw import draw
 from pullback.gradients import grads
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
 from pullback.ops.conv_transpose import conv_transpose
@@ -42,6 +43,7 @@ __all__ = [
     "conv_grad_filter",
     "conv_grad_input",
     "conv_transpose",
+    "draw",
     "explain",
     "get_num_threads",
     "grads",

@@ -59,6 +59,6 @@ def make_drawing(problem: DrawnProblem, *, outline: Any = "auto", by: str = "win
     if by == "phases" and problem.op != "conv":
         raise ValueError(f"draw: by='phases' shows which weights reach which cells, and {problem.op} has no weights; use op 'conv'")
     panels = make_panels(problem, by)
-    chosen = as_outline(outline, problem.window.output_size)
-    lines = make_text(problem, panels, outlined_windows(problem, chosen, by), by)
-    return Drawing(problem, panels, make_scene(problem, panels, chosen, by), lines, theme)
+    outlined = outlined_windows(problem, as_outline(outline, problem.window.output_size), by)
+    scene, lines = make_scene(problem, panels, outlined, by), make_text(problem, panels, outlined, by)
+    return Drawing(problem, panels, scene, lines, theme)

@@ -4,48 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pullback.draw.cell_shapes import CELL, paint_cell, paint_mark
+from pullback.draw.cell_shapes import CELL, paint_background, paint_content, paint_mark
 from pullback.draw.panels import Panel, window_colour
 from pullback.draw.problem import Cell, DrawnProblem
-from pullback.draw.scene import Line, Rectangle, Scene, Text
+from pullback.draw.scene import Lines, Rectangle, Scene, Text
 from pullback.draw.words import FORWARD, backward_sentence, description, legend
 
 MARGIN = 18.0
 GAP = 30.0  # between panels
-HEADING = 30.0
-NARROWEST, WIDEST = 380.0, 572.0  # of a picture with panels side by side; wider ones have them one below the other
+HEADING = 28.0
+ARROW = 24.0
+NARROWEST, WIDEST = 380.0, 600.0  # of a picture with panels side by side; wider ones have them one below the other
 SENTENCE, CAPTION, CODE = 15.0, 15.0, 14.0
 MOST_OUTLINED = 9
 LANE = 13.0
 
 
-def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outline: str | Cell, by: str) -> Scene:
-    outlined = outlined_windows(problem, outline, by)
+def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> Scene:
     scene = Scene(problem.call, description(problem))
-    bands = [[["x"], ["w", "y"]], [["dx"], ["dw", "dy"]]]
-    columns = [[[panels[name] for name in stack if name in panels] for stack in band] for band in bands]
-    widths = [max(_width(panel) for band in columns for panel in band[side]) for side in (0, 1)]
+    forward, backward = _columns(panels, "x", "w", "y"), _columns(panels, "dx", "dw", "dy")
+    widths = [max(_width(panel) for band in (forward, backward) for panel in band[side]) for side in (0, 1)]
     beside = problem.window.rank == 2 and sum(widths) + GAP + 2 * MARGIN <= WIDEST
     scene.width = max(sum(widths) + GAP if beside else max(widths), NARROWEST) + 2 * MARGIN
     inner = scene.width - 2 * MARGIN
     y = MARGIN
     y += scene.paragraph(MARGIN, y, problem.call, CODE, inner, split=", ", code=True, bold=True) + 10
-    sentences = (("forward", FORWARD[problem.op]), ("backward", backward_sentence(problem, by)))
-    for (title, sentence), (left, right) in zip(sentences, columns, strict=True):
+    for title, sentence, arrow, (left, right) in (
+        ("forward", FORWARD[problem.op], "→", forward),
+        ("backward", backward_sentence(problem, by), "←", backward),
+    ):
         y += scene.paragraph(MARGIN, y, title, SENTENCE + 2, inner, bold=True)
-        y += scene.paragraph(MARGIN, y, sentence, SENTENCE, inner, fill="muted") + 8
-        below = _paint_stack(scene, problem, left, outlined, MARGIN, y)
+        y += scene.paragraph(MARGIN, y, sentence, SENTENCE, inner, fill="muted") + 6
         if beside:
-            y = max(below, _paint_stack(scene, problem, right, outlined, MARGIN + widths[0] + GAP, y))
-        else:
-            y = _paint_stack(scene, problem, right, outlined, MARGIN, below)
-        y += 6
+            other = MARGIN + widths[0] + GAP
+            scene.add(Text(other - GAP / 2, y + HEADING + CELL, arrow, ARROW, fill="muted"))
+            y = max(_paint_stack(scene, problem, part, outlined, x, y) for part, x in ((left, MARGIN), (right, other)))
+        else:  # in the order of the arrow
+            y = _paint_stack(scene, problem, [*left, *right] if arrow == "→" else [*right[::-1], *left], outlined, MARGIN, y)
+        y += 4
     for mark, meaning in legend(problem, panels, outlined, by):
-        paint_mark(scene, mark, MARGIN, y)
+        paint_mark(scene, mark, problem.label(problem.outputs[0]), MARGIN, y)
         y += scene.paragraph(MARGIN + (30 if mark else 0), y, meaning, SENTENCE - 1, inner - 30, fill="muted") + 5
     scene.height = y + MARGIN - 5
     scene.shapes.insert(0, Rectangle(0, 0, scene.width, scene.height, fill="page", radius=8))
     return scene
+
+
+def _columns(panels: Mapping[str, Panel], left: str, *right: str) -> tuple[list[Panel], list[Panel]]:
+    return [panels[left]], [panels[name] for name in right if name in panels]
 
 
 def outlined_windows(problem: DrawnProblem, outline: str | Cell, by: str) -> list[Cell]:
@@ -74,21 +80,24 @@ def _width(panel: Panel) -> float:
 def _paint_stack(scene: Scene, problem: DrawnProblem, stack: list[Panel], outlined: list[Cell], x: float, y: float) -> float:
     """Panels below each other; where the next thing may begin."""
     for panel in stack:
-        scene.add(Text(x, y + HEADING / 2 - 2, panel.name, CAPTION + 2, anchor="start", bold=True))
-        indent = 0.62 * (CAPTION + 2) * len(panel.name) + 8
-        scene.add(Text(x + indent, y + HEADING / 2 - 2, panel.caption, CAPTION, fill="muted", anchor="start"))
+        scene.add(Text(x, y + HEADING / 2 - 2, panel.name, CAPTION + 2, start=True, bold=True))
+        indent = 0.7 * (CAPTION + 2) * len(panel.name) + 8
+        scene.add(Text(x + indent, y + HEADING / 2 - 2, panel.caption, CAPTION, fill="muted", start=True))
         y += HEADING
-        for number, row in enumerate(panel.rows):
-            for column, content in enumerate(row):
-                paint_cell(scene, content, x + column * CELL, y + number * CELL)
-        y_below = y + len(panel.rows) * CELL
-        if panel.name == "x":
-            if problem.window.rank == 1:
-                y_below += _paint_bars(scene, problem, panel, outlined, x, y_below)
-            else:
-                for output in outlined:
-                    _paint_outline(scene, problem, panel, output, x, y)
-        y = y_below + 14
+        places = [
+            (content, x + column * CELL, y + number * CELL) for number, row in enumerate(panel.rows) for column, content in enumerate(row)
+        ]
+        for place in places:
+            paint_background(scene, *place)
+        if problem.window.rank == 2 and (panel.name == "x" or (panel.name == "dx" and len(outlined) == 1)):
+            for output in outlined:
+                _paint_outline(scene, problem, panel, output, x, y)
+        for place in places:
+            paint_content(scene, *place)
+        y += len(panel.rows) * CELL
+        if panel.name == "x" and problem.window.rank == 1:
+            y += _paint_bars(scene, problem, panel, outlined, x, y)
+        y += 14
     return y
 
 
@@ -118,9 +127,9 @@ def _paint_bars(scene: Scene, problem: DrawnProblem, panel: Panel, outlined: lis
         colour = window_colour(problem, output)
         middle = y + 10 + lane * (LANE + 7) + LANE / 2
         left, right = x + cells[0] * CELL + 4, x + (cells[-1] + 1) * CELL - 4
-        scene.add(Line(left, middle, right, middle, f"line{colour}", 2))
+        scene.add(Lines(((left, middle, right, middle),), f"line{colour}", 2))
         for cell in cells:
             scene.add(Rectangle(x + cell * CELL + 8, middle - LANE / 2, CELL - 16, LANE, fill=f"line{colour}", radius=4))
             tap_x = x + (cell + 0.5) * CELL
             scene.add(Text(tap_x, middle, problem.label(output), LANE, fill=f"on{colour}", bold=True))
-    return len(ends) * (LANE + 7) + (14 if ends else 0)
+    return len(ends) * (LANE + 7) + (4 if ends else 0)

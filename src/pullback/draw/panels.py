@@ -13,6 +13,7 @@ from pullback.draw.theme import COLOURS
 from pullback.rules import Array
 
 DIGITS = 3
+MOST_TAGS, MOST_LONG_TAGS = 8, 2  # that a cell has room for: of one letter each, or of more
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Content:
     name: Tag | None = None  # of the cell itself
     tags: tuple[Tag, ...] = ()  # of the windows that it wins, or that its gradient comes from
     note: str = ""
-    strong: bool = False
+    weight: str = "plain"  # or "strong" or "faint"
 
     @property
     def tints(self) -> tuple[int, ...]:
@@ -122,34 +123,44 @@ class _Maker:
         p = self.problem
         won = [window_tag(p, output) for output in p.won(cell)]
         tied = [window_tag(p, output, hollow=True) for output in p.tied(cell)]
-        kind = "cell" if p.is_read(cell) else "cropped"
-        return Content(number_text(p.x[cell]), kind, tags=(*won, *tied), strong=bool(won))
+        if not p.is_read(cell):
+            return Content(number_text(p.x[cell]), "cropped")
+        return self._tagged(number_text(p.x[cell]), [*won, *tied], "strong" if won else "plain")
 
     def dx_cell(self, cell: Cell) -> Content:
         p = self.problem
-        value = number_text(p.dx[cell])
+        value, weight = number_text(p.dx[cell]), "strong" if p.dx[cell] else "faint"
         if not p.is_read(cell):
             return Content(value, "cropped")
         if self.phases:
-            return Content(value, name=self._phase_tag(p.phase(cell)), strong=value != "0")
-        return Content(value, tags=tuple(window_tag(p, o) for o in p.contributors(cell)), strong=value != "0")
+            return Content(value, name=self._phase_tag(p.phase(cell)), weight=weight)
+        return self._tagged(value, [window_tag(p, output) for output in p.contributors(cell)], weight)
+
+    def _tagged(self, value: str, tags: list[Tag], weight: str) -> Content:
+        """A cell with its tags, or how many they are where there is no room for them."""
+        room = MOST_TAGS if all(len(tag.label) == 1 for tag in tags) else MOST_LONG_TAGS
+        if len(tags) <= room:
+            return Content(value, tags=tuple(tags), weight=weight)
+        tied = sum(tag.hollow for tag in tags)
+        counts = [f"{len(tags) - tied} of {len(self.problem.outputs)}"] + ([f"={tied}"] if tied else [])
+        return Content(value, note=" ".join(counts), weight=weight)
 
     def y_cell(self, output: Cell) -> Content:
-        return self._output_cell(output, self.problem.y, "sum ÷ ")
+        return self._output_cell(output, self.problem.y, "sum÷")
 
     def dy_cell(self, output: Cell) -> Content:
-        return self._output_cell(output, self.problem.dy, "÷ ")
+        return self._output_cell(output, self.problem.dy, "÷")
 
     def _output_cell(self, output: Cell, values: Array, before: str) -> Content:
         divisors = self.problem.divisors
         note = "" if divisors is None else f"{before}{divisors[output]}"
         name = None if self.phases else window_tag(self.problem, output)
-        return Content(number_text(values[output]), name=name, note=note, strong=True)
+        return Content(number_text(values[output]), name=name, note=note, weight="strong")
 
     def tap_cell(self, values: Array) -> Callable[[Cell], Content]:
         def make(tap: Cell) -> Content:
             phase = self.problem.phase_of_tap(tap) if self.phases else None
-            return Content(number_text(values[tap]), name=None if phase is None else self._phase_tag(phase), strong=True)
+            return Content(number_text(values[tap]), name=None if phase is None else self._phase_tag(phase), weight="strong")
 
         return make
 

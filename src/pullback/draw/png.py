@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pullback.draw.scene import Line, Scene, Text
+from pullback.draw.scene import Lines, Scene, Text
 from pullback.draw.theme import colours
 
 DOTS_PER_INCH = 100
@@ -16,7 +16,7 @@ POINT = SCALE * 72 / DOTS_PER_INCH  # of type and of lines, for one unit
 
 def write_png(scene: Scene, path: Path, theme: str) -> None:
     try:
-        figures, patches = import_module("matplotlib.figure"), import_module("matplotlib.patches")
+        figures, patches, collections = (import_module(f"matplotlib.{part}") for part in ("figure", "patches", "collections"))
     except ImportError as error:
         if error.name != "matplotlib":
             raise
@@ -32,12 +32,13 @@ def write_png(scene: Scene, path: Path, theme: str) -> None:
             family = "DejaVu Sans Mono" if shape.code else "DejaVu Sans"  # which matplotlib brings itself
             axes.text(
                 shape.x, shape.baseline, shape.text, fontsize=shape.size * POINT * 0.92, color=shades[shape.fill], va="baseline",
-                ha={"start": "left", "middle": "center", "end": "right"}[shape.anchor], family=family,
+                ha="left" if shape.start else "center", family=family,
                 weight="bold" if shape.bold else "normal", zorder=order, parse_math=False,
             )  # fmt: skip
-        elif isinstance(shape, Line):
-            ends = ([shape.x1, shape.x2], [shape.y1, shape.y2])
-            axes.plot(*ends, color=shades[shape.stroke], linewidth=shape.stroke_width * POINT, zorder=order)
+        elif isinstance(shape, Lines):
+            pairs = [((x1, y1), (x2, y2)) for x1, y1, x2, y2 in shape.ends]
+            style = {"colors": shades[shape.stroke], "linewidths": shape.stroke_width * POINT, "zorder": order}
+            axes.add_collection(collections.LineCollection(pairs, **style))
         else:
             axes.add_patch(_patch(patches, shape, shades, order))
     figure.savefig(path, format="png", dpi=DOTS_PER_INCH)

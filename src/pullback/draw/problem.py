@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pullback.rules import Array
 from pullback.window import Ints, Window
 
 Cell = tuple[int, ...]
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = ascii_letters  # the small ones first
 
 
 @dataclass(frozen=True)

@@ -22,27 +22,26 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
-class Line:
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+class Lines:
+    """Straight lines of one colour, each (x1, y1, x2, y2)."""
+
+    ends: tuple[tuple[float, float, float, float], ...]
     stroke: str
     stroke_width: float = 1.0
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text whose middle is at height y; `anchor` says what of it is at x: "start", "middle" or "end"."""
+    """Text around (x, y), or where `start` is True from x on."""
 
     x: float
     y: float
     text: str
     size: float
     fill: str = "ink"
-    anchor: str = "middle"
     bold: bool = False
     code: bool = False
+    start: bool = False
 
     @property
     def baseline(self) -> float:
@@ -57,9 +56,9 @@ class Scene:
     description: str = ""
     width: float = 0.0
     height: float = 0.0
-    shapes: list[Rectangle | Line | Text] = field(default_factory=list)
+    shapes: list[Rectangle | Lines | Text] = field(default_factory=list)
 
-    def add(self, *shapes: Rectangle | Line | Text) -> None:
+    def add(self, *shapes: Rectangle | Lines | Text) -> None:
         self.shapes += shapes
 
     def paragraph(self, x: float, y: float, text: str, size: float, width: float, *, split: str = " ", **style: bool | str) -> float:
@@ -74,5 +73,5 @@ class Scene:
             else:
                 lines[-1] = longer
         for number, line in enumerate(lines):
-            self.add(Text(x, y + (number + 0.6) * 1.3 * size, line, size, anchor="start", **style))  # type: ignore[arg-type]
+            self.add(Text(x, y + (number + 0.6) * 1.3 * size, line, size, start=True, **style))  # type: ignore[arg-type]
         return len(lines) * 1.3 * size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from xml.sax.saxutils import escape, quoteattr
 
-from pullback.draw.scene import Line, Rectangle, Scene, Text
+from pullback.draw.scene import Lines, Rectangle, Scene, Text
 from pullback.draw.theme import colours
 
 SANS = "system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',Arial,sans-serif"
@@ -33,29 +33,28 @@ def svg_text(scene: Scene, theme: str) -> str:
 
 def _style(name: str, scene: Scene, theme: str) -> str:
     used = sorted(
-        {("fill", s.fill) for s in scene.shapes if not isinstance(s, Line) and s.fill}
+        {("fill", s.fill) for s in scene.shapes if not isinstance(s, Lines) and s.fill}
         | {("stroke", s.stroke) for s in scene.shapes if not isinstance(s, Text) and s.stroke}
     )
 
     def rules(shade: str) -> str:
         return "".join(f"#{name} .{kind[0]}-{role}{{{kind}:{colours(shade)[role]}}}" for kind, role in used)
 
-    faces = f"#{name} text{{font-family:{SANS}}}#{name} .code{{font-family:{CODE}}}"
+    faces = f"#{name} text{{font-family:{SANS};text-anchor:middle}}#{name} .code{{font-family:{CODE}}}"
+    faces += f"#{name} .bold{{font-weight:700}}#{name} .start{{text-anchor:start}}"
     if theme == "auto":
         return f"{faces}{rules('light')}@media (prefers-color-scheme: dark){{{rules('dark')}}}"
     return faces + rules(theme)
 
 
-def _shape(shape: Rectangle | Line | Text) -> str:
+def _shape(shape: Rectangle | Lines | Text) -> str:
     if isinstance(shape, Text):
-        classes = f"f-{shape.fill} code" if shape.code else f"f-{shape.fill}"
-        bold = ' font-weight="700"' if shape.bold else ""
-        anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
+        classes = " ".join([f"f-{shape.fill}", *(name for name in ("bold", "code", "start") if getattr(shape, name))])
         where = f'x="{_number(shape.x)}" y="{_number(shape.baseline)}" font-size="{_number(shape.size)}"'
-        return f'<text {where} class="{classes}"{anchor}{bold} xml:space="preserve">{escape(shape.text)}</text>'
-    if isinstance(shape, Line):
-        ends = " ".join(f'{key}="{_number(getattr(shape, key))}"' for key in ("x1", "y1", "x2", "y2"))
-        return f'<line {ends} class="s-{shape.stroke}" stroke-width="{_number(shape.stroke_width)}"/>'
+        return f'<text {where} class="{classes}">{escape(shape.text)}</text>'
+    if isinstance(shape, Lines):
+        path = "".join("M{} {}L{} {}".format(*map(_number, ends)) for ends in shape.ends)
+        return f'<path d="{path}" class="s-{shape.stroke}" stroke-width="{_number(shape.stroke_width)}"/>'
     names = " ".join(([f"f-{shape.fill}"] if shape.fill else []) + ([f"s-{shape.stroke}"] if shape.stroke else []))
     box = " ".join(f'{key}="{_number(getattr(shape, key))}"' for key in ("x", "y", "width", "height"))
     extras = "" if shape.fill else ' fill="none"'

@@ -12,6 +12,7 @@ Piece = tuple[str, int | None]  # a text, and the number of a window's colour
 TextLine = list[Piece]
 MARKS = {"padding": "░░", "beyond": "··"}
 GAP = 4
+WIDEST = 110  # of panels side by side
 
 
 def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[TextLine]:
@@ -25,14 +26,15 @@ def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list
     ):
         lines += [[(f"{title}: {sentence}", None)], []]
         shown = [blocks[name] for name in names if name in blocks]
-        if problem.window.rank == 1:
-            for block in shown:
-                lines += [*block, []]
+        beside = _beside(shown)
+        if problem.window.rank == 2 and max(map(_length, beside)) <= WIDEST:
+            lines += [*beside, []]
         else:
-            lines += [*_beside(shown), []]
+            lines += [line for block in (shown if title == "forward" else shown[::-1]) for line in (*block, [])]
     if outlined:
         lines.append([(f"[ ]  what window {problem.label(outlined[0])} reads", None)])
-    marks = {"tag": "a", "tied": "=a", **MARKS, "cropped": "( )"}
+    first = problem.label(problem.outputs[0])
+    marks = {"tag": first, "tied": f"={first}", **MARKS, "cropped": "( )"}
     for mark, meaning in legend(problem, panels, outlined, by):
         if mark in marks:
             lines.append([(f"{marks[mark]:<4} {meaning}", None)])
@@ -55,7 +57,7 @@ def _block(panel: Panel, bracketed: set[Cell]) -> list[TextLine]:
             left, right = ("[", "]") if inside else ("(", ")") if content.kind == "cropped" else (" ", " ")
             if names:
                 name = content.name
-                line.append((f"{name.label if name else '':>{names}} ", name.colour if name else None))
+                line.append((f"{name.label}:".rjust(names + 1) if name else " " * (names + 1), name.colour if name else None))
             line += [(f"{left}{_value(content):>{values}}{right}", _colour(content)), *_tags(content)]
             line.append((" " * (tags - sum(len(text) for text, _ in _tags(content)) + 1), None))
         lines.append(line)
@@ -63,7 +65,8 @@ def _block(panel: Panel, bracketed: set[Cell]) -> list[TextLine]:
 
 
 def _value(content: Content) -> str:
-    return MARKS.get(content.kind, content.value) + content.note.removeprefix("sum ").replace(" ", "")
+    note = f" ({content.note})" if " " in content.note else content.note
+    return MARKS.get(content.kind, content.value) + ("" if note.startswith("sum") else note)
 
 
 def _colour(content: Content) -> int | None:
@@ -71,7 +74,9 @@ def _colour(content: Content) -> int | None:
 
 
 def _tags(content: Content) -> list[Piece]:
-    return [(f"={tag.label}" if tag.hollow else tag.label, tag.colour) for tag in content.tags]
+    """The names of windows; a comma between those of more than one letter."""
+    after = "," if any(len(tag.label) > 1 for tag in content.tags) else ""
+    return [(f"{'=' if tag.hollow else ''}{tag.label}{after}", tag.colour) for tag in content.tags]
 
 
 def _beside(blocks: list[list[TextLine]]) -> list[TextLine]:

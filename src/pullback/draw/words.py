@@ -27,7 +27,7 @@ def backward_sentence(problem: DrawnProblem, by: str) -> str:
 
 
 def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[tuple[str, str]]:
-    """(mark, meaning) of the marks that this picture has. A mark is a kind of cell, "tag", "tied", "taps" or "" for a remark."""
+    """(mark, meaning) of the marks that this picture has. A mark is a kind of cell, "tag", "tied", "taps", "bar" or "" for a remark."""
     found = []
     kinds = {content.kind for content in panels["x"].contents()}
     tags = [tag for content in panels["x"].contents() for tag in content.tags]
@@ -36,7 +36,9 @@ def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Ce
         found.append(("tag", f"the name of a window: on its output and on {where}"))
     if any(tag.hollow for tag in tags):
         found.append(("tied", "a tie: as large as that window's maximum, but another cell wins"))
-    if max(problem.window.dilation) > 1 and outlined:
+    if problem.window.rank == 1 and outlined:
+        found.append(("bar", "a window, at the cells it reads"))
+    elif max(problem.window.dilation) > 1 and outlined:
         found.append(("taps", "what a dilated window reads; it skips the cells between"))
     meanings = {
         "padding": "padding: no value, no gradient",
@@ -45,6 +47,8 @@ def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Ce
     }
     found += [(kind, meaning) for kind, meaning in meanings.items() if kind in kinds]
     count = len(problem.outputs)
+    if any(" of " in content.note for name in ("x", "dx") for content in panels[name].contents()):
+        found.append(("", f"Where there are too many windows to name, a cell says how many of the {count} they are."))
     if by == "windows" and len(outlined) == 1 < count:
         found.append(("", f"Of the {count} windows only {problem.label(outlined[0])} is outlined."))
     arrays = [a for a in (problem.x, problem.y, problem.dy, problem.dx, problem.filter, problem.dfilter) if a is not None]
