@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         if options.output is not None:
             drawing.save(options.output)
             return 0
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, MemoryError) as error:
         print(f"pullback draw: {str(error).removeprefix('draw: ')}", file=sys.stderr)
         return 2
     _print(drawing)

@@ -7,7 +7,7 @@ from pullback.draw.scene import Lines, Rectangle, Scene, Text
 
 CELL = 48.0
 VALUE, CROWDED = 20.0, 16.0
-DIGIT = 0.62  # width of a digit by its size
+DIGIT, LETTER = 0.62, 0.78  # widths by the size of the type, of bold ones
 TAG = 15.0
 TAG_LETTER = 13.0
 NOTE = 12.5
@@ -37,7 +37,7 @@ def paint_content(scene: Scene, content: Content, x: float, y: float) -> None:
     lines = 1 if content.note else -(-len(content.tags) // PER_LINE)
     middle = (0.5, 0.36, 0.19)[lines] + (0.0 if content.name is None else 0.14)
     crowded = lines == 2 or (content.note and content.name)
-    size = min(CROWDED if crowded else VALUE, (CELL - 7) / DIGIT / len(content.value))
+    size = min(CROWDED if crowded else VALUE, (CELL - 7) / (LETTER if content.value.isalpha() else DIGIT) / len(content.value))
     style = {"strong": ("ink", True), "plain": ("ink", False), "faint": ("muted", False)}
     fill, bold = style["faint" if content.kind == "cropped" else content.weight]
     scene.add(Text(x + CELL / 2, y + middle * CELL, content.value, size, fill=fill, bold=bold))

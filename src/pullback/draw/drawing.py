@@ -57,7 +57,9 @@ def make_drawing(problem: DrawnProblem, *, outline: Any = "auto", by: str = "win
     one_of("draw", "theme", theme, THEMES)
     one_of("draw", "by", by, ("windows", "phases"))
     if by == "phases" and problem.op != "conv":
-        raise ValueError(f"draw: by='phases' shows which weights reach which cells, and {problem.op} has no weights; use op 'conv'")
+        raise ValueError(
+            f"draw: by='phases' shows which weights reach which cells, and {problem.op} has no weights; use op 'conv'"
+        )
     panels = make_panels(problem, by)
     outlined = outlined_windows(problem, as_outline(outline, problem.window.output_size), by)
     scene, lines = make_scene(problem, panels, outlined, by), make_text(problem, panels, outlined, by)

@@ -1,6 +1,6 @@
 """The gallery: named examples as commands, one sentence each; their pictures (`write_gallery`) and the page that shows them.
 
-`python -m pullback.draw.gallery docs` writes docs/gallery.md and the pictures under docs/gallery/.
+`python -m pullback.draw.gallery` writes docs/gallery.md and the pictures under docs/gallery/.
 """
 
 from __future__ import annotations
@@ -16,8 +16,19 @@ from pullback.draw import draw
 from pullback.draw.drawing import Drawing
 from pullback.draw.options import add_options, draw_keywords
 
+OVERLAPPED = '"1,6,2,3,0; 4,2,0,5,1; 3,0,8,2,7; 7,1,4,6,2; 9,5,3,1,4"'
 TIED = '"3,1,2,2; 1,3,2,2; 5,5,4,1; 0,5,1,4"'
 NOT_A_NUMBER = '"1,nan,2,7; 3,4,nan,nan; 5,2,0,1; 1,8,6,3"'
+
+
+INTRODUCTION = """# Gallery
+
+How gradients flow through windows. Each picture is drawn by the library itself, with the command below it, and shows what its ops
+compute. A letter and a colour mark a window, its output, and the cells that its gradient reaches.
+
+In Python it is `pb.draw("max_pool", (4, 4), 2)`, which a notebook shows as a picture and `print` as text; `pullback draw --help` says
+what else can be drawn.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,25 +54,25 @@ EXAMPLES = (
         "max-pool",
         "Max-pool",
         "Windows side by side: the gradient of each output goes back to the one cell that its maximum came from.",
-        "max_pool --input 4x4 --window 2 --seed 3",
+        'max_pool --input 4x4 --window 2 --dy "1,2;3,4" --seed 26',
     ),
     Example(
         "overlap",
         "Windows that overlap",
         "A stride below the window's size: a cell may win several windows, and then gets the gradients of all of them.",
-        "max_pool --input 5x5 --window 3 --stride 2 --seed 4",
+        f'max_pool --input {OVERLAPPED} --window 3 --stride 2 --dy "1,2;3,4"',
     ),
     Example(
         "stride",
         "A stride beyond the window",
         "Cells between the windows are never read: whatever they hold, their gradient is 0.",
-        "max_pool --input 5x5 --window 2 --stride 3 --seed 1",
+        "max_pool --input 5x5 --window 2 --stride 3 --seed 11",
     ),
     Example(
         "dilation",
         "Dilation",
         "The taps of a window lie two cells apart; the cells between belong to other windows.",
-        "max_pool --input 5x5 --window 2 --stride 3 --dilation 2 --padding 0:1x0:1 --seed 2",
+        "max_pool --input 5x5 --window 2 --stride 3 --dilation 2 --padding 0:1x0:1 --seed 3",
     ),
     Example(
         "padding-same",
@@ -97,13 +108,13 @@ EXAMPLES = (
         "average",
         "Average: padding does not count",
         "The divisor of a window is the number of its cells inside the input: 4 in a corner, 6 at an edge, 9 inside.",
-        "avg_pool --input 5x5 --window 3 --stride 2 --padding 1",
+        "avg_pool --input 4x4 --window 3 --stride 2 --padding 1:0x1:0",
     ),
     Example(
         "average-padded",
         "Average: padding counts",
         "With the padding counted every divisor is 9, so what goes to the padding is lost to the cells.",
-        "avg_pool --input 5x5 --window 3 --stride 2 --padding 1 --count-include-pad",
+        "avg_pool --input 4x4 --window 3 --stride 2 --padding 1:0x1:0 --count-include-pad",
     ),
     Example(
         "average-divisor",
@@ -121,12 +132,12 @@ EXAMPLES = (
         "convolution",
         "Convolution and its two gradients",
         "dx is dy through the filter turned round; dw tells of each weight what it met.",
-        'conv --input 4x4 --filter "1,2;0,-1" --dy "1,0,2;0,1,0;3,0,1" --seed 7',
+        'conv --input 4x4 --filter "1,2;0,-1" --dy "1,0,2;0,1,0;3,0,1" --seed 7 --outline 0,2',
     ),
     Example(
         "convolution-phases",
         "A strided convolution's input gradient",
-        "With stride 2 the cells fall into four phases, each reached by its own weights: four small convolutions, and no zero is multiplied.",
+        "With stride 2 the cells fall into four phases, each reached by weights of its own: four small convolutions.",
         "conv --input 5x5 --window 3 --stride 2 --padding 1 --by phases --seed 1",
     ),
     Example(
@@ -155,18 +166,16 @@ def write_gallery(folder: str | PathLike[str]) -> None:
 
 def page() -> str:
     """The page of the gallery, in Markdown."""
-    parts = [
-        "# Gallery\n\nHow gradients flow through windows. Every picture is drawn by the library, by the command below it, and shows what "
-        "its ops really compute: the same letter and colour mark a window, its output, and the cells that its gradient reaches. "
-        "`pb.draw` makes them in Python, and `pullback draw --help` says what else can be drawn.\n"
-    ]
+    parts = [INTRODUCTION]
     for example in EXAMPLES:
-        pictures = "\n".join(f"![{example.title}](gallery/{example.name}-{theme}.svg#only-{theme})" for theme in ("light", "dark"))
+        pictures = "\n".join(
+            f"![{example.title}](gallery/{example.name}-{theme}.svg#only-{theme})" for theme in ("light", "dark")
+        )
         parts.append(f"## {example.title}\n\n{example.sentence}\n\n{pictures}\n\n```sh\n{example.command}\n```\n")
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    docs = Path(sys.argv[1])
+    docs = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
     (docs / "gallery.md").write_text(page(), encoding="utf-8")
     write_gallery(docs / "gallery")

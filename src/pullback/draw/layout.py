@@ -85,7 +85,9 @@ def _paint_stack(scene: Scene, problem: DrawnProblem, stack: list[Panel], outlin
         scene.add(Text(x + indent, y + HEADING / 2 - 2, panel.caption, CAPTION, fill="muted", start=True))
         y += HEADING
         places = [
-            (content, x + column * CELL, y + number * CELL) for number, row in enumerate(panel.rows) for column, content in enumerate(row)
+            (content, x + column * CELL, y + number * CELL)
+            for number, row in enumerate(panel.rows)
+            for column, content in enumerate(row)
         ]
         for place in places:
             paint_background(scene, *place)

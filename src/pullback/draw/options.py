@@ -34,10 +34,20 @@ EXAMPLES = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", choices=OPS, help="what to draw, with its gradients")
     parser.add_argument(
-        "--input", required=True, type=_size_or_values, metavar="SIZE|VALUES", dest="x", help="6x6 or 9: random digits; or values"
+        "--input",
+        required=True,
+        type=_size_or_values,
+        metavar="SIZE|VALUES",
+        dest="x",
+        help="6x6 or 9: random digits; or values",
     )
     parser.add_argument("--window", type=_sizes, metavar="N", help="size of the windows: 3, or 2x3")
-    parser.add_argument("--filter", type=_values, metavar="VALUES", help="weights of a convolution (random without): 1,0;0,1, or --filter=-1,0;0,1")
+    parser.add_argument(
+        "--filter",
+        type=_values,
+        metavar="VALUES",
+        help="weights of a convolution (random without): 1,0;0,1, or --filter=-1,0;0,1",
+    )
     parser.add_argument("--stride", type=_sizes, metavar="N", help="cells from one window to the next")
     parser.add_argument("--padding", type=_padding, metavar="PADDING", help=f"{', '.join(PADDING_NAMES)}, 1, 2x1 or 0:1x0:2")
     parser.add_argument("--dilation", type=_sizes, metavar="N", help="cells from one tap of a window to the next")
@@ -48,7 +58,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--divisor", type=int, metavar="N", help="avg_pool: divide by this number")
     parser.add_argument("--dy", type=_values, metavar="VALUES", help="the gradient of the output (ones without)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random digits (default 0)")
-    parser.add_argument("--outline", type=_outline, default="auto", metavar="WHICH", help="windows: auto, all, none, or 0,1: one")
+    parser.add_argument(
+        "--outline", type=_outline, default="auto", metavar="WHICH", help="windows: auto, all, none, or 0,1: one"
+    )
     parser.add_argument("--by", choices=("windows", "phases"), default="windows", help="what the colours tell apart")
     parser.add_argument("--theme", choices=THEMES, default="auto", help="auto: an SVG that follows the reader's")
 

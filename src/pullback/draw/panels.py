@@ -35,6 +35,7 @@ class Content:
     tags: tuple[Tag, ...] = ()  # of the windows that it wins, or that its gradient comes from
     note: str = ""
     weight: str = "plain"  # or "strong" or "faint"
+    full: bool = False  # there was no room for all of its tags
 
     @property
     def tints(self) -> tuple[int, ...]:
@@ -137,13 +138,14 @@ class _Maker:
         return self._tagged(value, [window_tag(p, output) for output in p.contributors(cell)], weight)
 
     def _tagged(self, value: str, tags: list[Tag], weight: str) -> Content:
-        """A cell with its tags, or how many they are where there is no room for them."""
+        """A cell with its tags; where there is no room for all, without the ties, and if need be with a count for the rest."""
         room = MOST_TAGS if all(len(tag.label) == 1 for tag in tags) else MOST_LONG_TAGS
         if len(tags) <= room:
             return Content(value, tags=tuple(tags), weight=weight)
-        tied = sum(tag.hollow for tag in tags)
-        counts = [f"{len(tags) - tied} of {len(self.problem.outputs)}"] + ([f"={tied}"] if tied else [])
-        return Content(value, note=" ".join(counts), weight=weight)
+        certain = tuple(tag for tag in tags if not tag.hollow)
+        if len(certain) <= room:
+            return Content(value, tags=certain, weight=weight, full=True)
+        return Content(value, note=f"{len(certain)} of {len(self.problem.outputs)}", weight=weight, full=True)
 
     def y_cell(self, output: Cell) -> Content:
         return self._output_cell(output, self.problem.y, "sum÷")

@@ -16,11 +16,14 @@ POINT = SCALE * 72 / DOTS_PER_INCH  # of type and of lines, for one unit
 
 def write_png(scene: Scene, path: Path, theme: str) -> None:
     try:
+        import_module("matplotlib")
         figures, patches, collections = (import_module(f"matplotlib.{part}") for part in ("figure", "patches", "collections"))
     except ImportError as error:
         if error.name != "matplotlib":
             raise
-        raise ImportError("a .png picture needs matplotlib: pip install matplotlib, or save it as .svg", name="matplotlib") from None
+        raise ImportError(
+            "a .png picture needs matplotlib: pip install matplotlib, or save it as .svg", name="matplotlib"
+        ) from None
     shades = colours("light" if theme == "auto" else theme)
     inches = (scene.width * SCALE / DOTS_PER_INCH, scene.height * SCALE / DOTS_PER_INCH)
     figure = figures.Figure(figsize=inches, dpi=DOTS_PER_INCH)

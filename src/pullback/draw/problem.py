@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from string import ascii_letters
 from typing import Any
@@ -66,19 +67,20 @@ class DrawnProblem:
         inside = all(0 <= i < w.input_size[a] for a, i in enumerate(cell))
         return not inside and all(-w.pad_low[a] <= i < w.input_size[a] + w.pad_high[a] for a, i in enumerate(cell))
 
-    def winner(self, output: Cell) -> Cell | None:
-        """The cell that wins a window of max_pool; None where nothing does."""
-        if self.winning_taps is None or self.winning_taps[output] >= self.window.tap_count:
-            return None
-        return self.cells(output)[int(self.winning_taps[output])]
+    @cached_property
+    def winners(self) -> dict[Cell, Cell]:
+        """The cell that wins each window of max_pool; a window that nothing wins is left out."""
+        taps = {} if self.winning_taps is None else {output: int(self.winning_taps[output]) for output in self.outputs}
+        return {output: self.cells(output)[tap] for output, tap in taps.items() if tap < self.window.tap_count}
 
     def won(self, cell: Cell) -> list[Cell]:
         """The windows that a cell wins."""
-        return [output for output in self.outputs if self.winner(output) == cell]
+        return [output for output in self.readers(cell) if self.winners.get(output) == cell]
 
     def tied(self, cell: Cell) -> list[Cell]:
         """The windows whose maximum the cell equals, though another cell wins them."""
-        return [o for o in self.readers(cell) if self.winner(o) not in (None, cell) and _alike(self.x[cell], self.y[o])]
+        others = [output for output in self.readers(cell) if self.winners.get(output, cell) != cell]
+        return [output for output in others if _alike(self.x[cell], self.y[output])]
 
     def readers(self, cell: Cell) -> list[Cell]:
         """The windows that read a cell."""

@@ -61,7 +61,9 @@ class Scene:
     def add(self, *shapes: Rectangle | Lines | Text) -> None:
         self.shapes += shapes
 
-    def paragraph(self, x: float, y: float, text: str, size: float, width: float, *, split: str = " ", **style: bool | str) -> float:
+    def paragraph(
+        self, x: float, y: float, text: str, size: float, width: float, *, split: str = " ", **style: bool | str
+    ) -> float:
         """Text from x, its first line's top at y, broken where it exceeds the width; the height that it takes."""
         letter = size * (CODE_WIDTH if style.get("code") else LETTER_WIDTH)
         lines = [""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 
 from pullback.draw.panels import Content, Panel
 from pullback.draw.problem import Cell, DrawnProblem
@@ -13,6 +14,7 @@ TextLine = list[Piece]
 MARKS = {"padding": "░░", "beyond": "··"}
 GAP = 4
 WIDEST = 110  # of panels side by side
+SENTENCE = 88
 
 
 def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[TextLine]:
@@ -24,7 +26,7 @@ def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list
         ("forward", FORWARD[problem.op], ("x", "w", "y")),
         ("backward", backward_sentence(problem, by), ("dx", "dw", "dy")),
     ):
-        lines += [[(f"{title}: {sentence}", None)], []]
+        lines += [*([(line, None)] for line in wrap(f"{title}: {sentence}", SENTENCE)), []]
         shown = [blocks[name] for name in names if name in blocks]
         beside = _beside(shown)
         if problem.window.rank == 2 and max(map(_length, beside)) <= WIDEST:

@@ -17,7 +17,7 @@ _PLAIN = {
         "hatch": "#66717e",
     },
 }  # fmt: skip
-# The colours of Okabe and Ito, chosen to differ for every kind of colour vision; their black is the ink of the theme and comes last.
+# The colours of Okabe and Ito, which differ for every kind of colour vision; their black, here the ink of the theme, comes last.
 _WINDOWS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7")
 _NEEDS_WHITE = "#0072b2"  # all the others carry black letters
 COLOURS = len(_WINDOWS) + 1

@@ -10,15 +10,17 @@ from pullback.draw.problem import Cell, DrawnProblem
 FORWARD = {
     "max_pool": "Every window gives its largest value. The cell that holds it is the window's winner.",
     "avg_pool": "Every window gives the sum of its cells, divided by its divisor.",
-    "conv": "Every window gives the sum of its cells, each times its weight of the filter.",
+    "conv": "Every window gives the sum of its cells times the weights of the filter, tap by tap.",
 }
 BACKWARD = {
     "max_pool": "Every dy goes whole to the winner of its window. A cell that wins more than once gets the sum, the others get 0.",
     "avg_pool": "Every dy, divided by its divisor, goes to each cell of its window. A cell of several windows gets the sum.",
-    "conv": "Every dy goes to each cell of its window, times that cell's weight: the sums are dx. Times the cell itself, it goes to "
-    "that weight: the sums are dw.",
+    "conv": "Every dy times a weight goes to that weight's cell: the sums are dx. Every dy times a cell goes to that cell's "
+    "weight: the sums are dw.",
 }
-PHASES = "With a stride, each cell is reached by some of the weights only: those with the cell's number. Cells of one number are a "
+PHASES = (
+    "With a stride, each cell is reached by some of the weights only: those with the cell's number. Cells of one number are a "
+)
 PHASES += "stride phase, and each phase is a small convolution of its own."
 
 
@@ -27,7 +29,7 @@ def backward_sentence(problem: DrawnProblem, by: str) -> str:
 
 
 def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> list[tuple[str, str]]:
-    """(mark, meaning) of the marks that this picture has. A mark is a kind of cell, "tag", "tied", "taps", "bar" or "" for a remark."""
+    """(mark, meaning) for each mark of this picture: a kind of cell, "tag", "tied", "taps", "bar", or "" for a remark."""
     found = []
     kinds = {content.kind for content in panels["x"].contents()}
     tags = [tag for content in panels["x"].contents() for tag in content.tags]
@@ -47,8 +49,8 @@ def legend(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Ce
     }
     found += [(kind, meaning) for kind, meaning in meanings.items() if kind in kinds]
     count = len(problem.outputs)
-    if any(" of " in content.note for name in ("x", "dx") for content in panels[name].contents()):
-        found.append(("", f"Where there are too many windows to name, a cell says how many of the {count} they are."))
+    if any(content.full for name in ("x", "dx") for content in panels[name].contents()):
+        found.append(("", f"A cell without room for all names leaves out ties, or counts: so many of the {count} windows."))
     if by == "windows" and len(outlined) == 1 < count:
         found.append(("", f"Of the {count} windows only {problem.label(outlined[0])} is outlined."))
     arrays = [a for a in (problem.x, problem.y, problem.dy, problem.dx, problem.filter, problem.dfilter) if a is not None]
