@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import pullback as pb
 from pullback.cli import main
 from pullback.draw.gallery import EXAMPLES, page, write_gallery
+from pullback.draw.options import EXAMPLES as HELP
 from pullback.draw.panels import number_text
 from pullback.draw.scene import Rectangle, Text
 
@@ -231,6 +233,16 @@ def test_the_command_prints_or_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     for bad in (["--input", "1,2;3"], ["--input", "4x4", "--window", "two"], ["--input", "4x4", "--padding", "some"]):
         with pytest.raises(SystemExit):
             main(["draw", "max_pool", "--window", "2", *bad])
+
+
+def test_the_examples_of_the_help_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line)[1:] for line in HELP.splitlines() if line.startswith("  pullback draw")]
+    assert len(commands) > 5
+    assert [main(command) for command in commands] == [0] * len(commands)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_png_has_twice_the_pixels(tmp_path: Path) -> None:

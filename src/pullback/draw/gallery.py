@@ -26,8 +26,8 @@ INTRODUCTION = """# Gallery
 How gradients flow through windows. Each picture is drawn by the library itself, with the command below it, and shows what its ops
 compute. A letter and a colour mark a window, its output, and the cells that its gradient reaches.
 
-In Python it is `pb.draw("max_pool", (4, 4), 2)`, which a notebook shows as a picture and `print` as text; `pullback draw --help` says
-what else can be drawn.
+In Python it is `pb.draw("max_pool", (4, 4), 2)`, which a notebook shows as a picture and `print` as text. What else can be drawn:
+`pullback draw --help`.
 """
 
 

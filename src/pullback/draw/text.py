@@ -21,12 +21,12 @@ def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list
     """The lines of the picture: forward above, backward below."""
     bracketed = set(problem.cells(outlined[0])) if outlined else set()
     blocks = {name: _block(panel, bracketed if name in ("x", "dx") else set()) for name, panel in panels.items()}
-    lines: list[TextLine] = [[(problem.call, None)], []]
+    lines = [_plain(problem.call), _plain("")]
     for title, sentence, names in (
         ("forward", FORWARD[problem.op], ("x", "w", "y")),
         ("backward", backward_sentence(problem, by), ("dx", "dw", "dy")),
     ):
-        lines += [*([(line, None)] for line in wrap(f"{title}: {sentence}", SENTENCE)), []]
+        lines += [_plain(line) for line in (*wrap(f"{title}: {sentence}", SENTENCE), "")]
         shown = [blocks[name] for name in names if name in blocks]
         beside = _beside(shown)
         if problem.window.rank == 2 and max(map(_length, beside)) <= WIDEST:
@@ -34,14 +34,14 @@ def make_text(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list
         else:
             lines += [line for block in (shown if title == "forward" else shown[::-1]) for line in (*block, [])]
     if outlined:
-        lines.append([(f"[ ]  what window {problem.label(outlined[0])} reads", None)])
+        lines.append(_plain(f"[ ]  what window {problem.label(outlined[0])} reads"))
     first = problem.label(problem.outputs[0])
     marks = {"tag": first, "tied": f"={first}", **MARKS, "cropped": "( )"}
     for mark, meaning in legend(problem, panels, outlined, by):
         if mark in marks:
-            lines.append([(f"{marks[mark]:<4} {meaning}", None)])
+            lines.append(_plain(f"{marks[mark]:<4} {meaning}"))
         elif mark == "" and "outlined" not in meaning:
-            lines.append([(meaning, None)])
+            lines.append(_plain(meaning))
     return lines
 
 
@@ -50,7 +50,7 @@ def _block(panel: Panel, bracketed: set[Cell]) -> list[TextLine]:
     values = max(len(_value(content)) for content in panel.contents())
     tags = max(sum(len(text) for text, _ in _tags(content)) for content in panel.contents())
     names = max(len(content.name.label) if content.name else 0 for content in panel.contents())
-    lines: list[TextLine] = [[(f"{panel.name}  {panel.caption}", None)]]
+    lines = [_plain(f"{panel.name}  {panel.caption}")]
     for number, row in enumerate(panel.rows):
         line: TextLine = []
         for column, content in enumerate(row):
@@ -92,6 +92,10 @@ def _beside(blocks: list[list[TextLine]]) -> list[TextLine]:
             line += [*own, (" " * (width - _length(own) + GAP), None)]
         lines.append(line)
     return lines
+
+
+def _plain(text: str) -> TextLine:
+    return [(text, None)]
 
 
 def _length(line: TextLine) -> int:
