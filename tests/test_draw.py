@@ -173,6 +173,9 @@ def test_sizes_are_filled_from_the_seed() -> None:
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert len(np.unique(first)) < first.size  # so that there are ties
+    assert pb.draw("max_pool", (4, 4), 2).problem.x.shape == (4, 4)
+    for values_given in ([4, 4], (4.0, 4.0), np.array([4, 4])):
+        assert pb.draw("max_pool", values_given, 2).problem.x.tolist() == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def test_what_cannot_be_drawn_is_said(arguments: tuple[Any, ...], keywords: dict
 
 
 def test_words_are_no_numbers() -> None:
-    with pytest.raises(TypeError, match="must hold numbers"):
+    with pytest.raises(TypeError, match="must hold real numbers"):
         pb.draw("max_pool", ["a", "b"], 2)
 
 

@@ -68,6 +68,8 @@ def paint_tag(scene: Scene, tag: Tag, x: float, y: float, squeeze: float = 1.0) 
     """A small box with the window's name; hollow for a tie."""
     width = _tag_width(tag) * squeeze
     fill, letter = ("page", "ink") if tag.hollow else (f"line{tag.colour}", f"on{tag.colour}")
+    if not tag.hollow:  # an edge that sets it off from an outline of its colour
+        scene.add(Rectangle(x - 1, y - 1, width + 2, TAG + 2, fill="cell", radius=4))
     inset = 1.0 if tag.hollow else 0.0
     box = (x + inset, y + inset, width - 2 * inset, TAG - 2 * inset)
     scene.add(Rectangle(*box, fill=fill, stroke=f"line{tag.colour}" if tag.hollow else None, stroke_width=2, radius=3))

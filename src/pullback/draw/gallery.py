@@ -71,7 +71,7 @@ EXAMPLES = (
     Example(
         "dilation",
         "Dilation",
-        "The taps of a window lie two cells apart; the cells between belong to other windows.",
+        "The taps of a window lie two cells apart; the cells between are skipped, and get no gradient.",
         "max_pool --input 5x5 --window 2 --stride 3 --dilation 2 --padding 0:1x0:1 --seed 3",
     ),
     Example(
@@ -131,7 +131,7 @@ EXAMPLES = (
     Example(
         "convolution",
         "Convolution and its two gradients",
-        "dx is dy through the filter turned round; dw tells of each weight what it met.",
+        "dx: each dy spread over its window by the weights. dw: for each weight the cells that it met, times their dy.",
         'conv --input 4x4 --filter "1,2;0,-1" --dy "1,0,2;0,1,0;3,0,1" --seed 7 --outline 0,2',
     ),
     Example(

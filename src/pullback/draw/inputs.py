@@ -32,13 +32,14 @@ def check_op(op: str, window: Any, filter: Any, keywords: dict[str, Any]) -> Non
 
 def as_values(name: str, value: Any, rng: np.random.Generator | None) -> Array:
     """A list or array as floats; with a generator also an int or a tuple of them, a size to fill with digits."""
-    if rng is not None and isinstance(value, (int, np.integer, tuple)):
-        size = as_shape("draw", name, value if isinstance(value, tuple) else (value,))
+    entries = value if isinstance(value, tuple) else (value,)
+    if rng is not None and all(isinstance(entry, (int, np.integer)) for entry in entries):
+        size = as_shape("draw", name, entries)
         check_limits(name, size)
         return rng.integers(0, 10, size).astype(np.float64)
     array = as_array("draw", name, value)
     if array.dtype.kind not in "iuf" and not is_supported_float(array.dtype):
-        raise TypeError(f"draw: {name} has dtype {array.dtype}; it must hold numbers")
+        raise TypeError(f"draw: {name} has dtype {array.dtype}; it must hold real numbers")
     check_limits(name, array.shape)
     return array if is_supported_float(array.dtype) else array.astype(np.float64)
 

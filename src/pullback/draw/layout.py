@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pullback.draw.cell_shapes import CELL, paint_background, paint_content, paint_mark
@@ -28,13 +29,13 @@ def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: lis
     scene.width = max(sum(widths) + GAP if beside else max(widths), NARROWEST) + 2 * MARGIN
     inner = scene.width - 2 * MARGIN
     y = MARGIN
-    y += scene.paragraph(MARGIN, y, problem.call, CODE, inner, split=", ", code=True, bold=True) + 10
+    y += scene.paragraph(MARGIN, y, _keywords(problem.call), CODE, inner, code=True, bold=True) + 10
     for title, sentence, arrow, (left, right) in (
         ("forward", FORWARD[problem.op], "→", forward),
         ("backward", backward_sentence(problem, by), "←", backward),
     ):
-        y += scene.paragraph(MARGIN, y, title, SENTENCE + 2, inner, bold=True)
-        y += scene.paragraph(MARGIN, y, sentence, SENTENCE, inner, fill="muted") + 6
+        y += scene.paragraph(MARGIN, y, [title], SENTENCE + 2, inner, bold=True)
+        y += scene.paragraph(MARGIN, y, sentence.split(), SENTENCE, inner, fill="muted") + 6
         if beside:
             other = MARGIN + widths[0] + GAP
             scene.add(Text(other - GAP / 2, y + HEADING + CELL, arrow, ARROW, fill="muted"))
@@ -44,10 +45,15 @@ def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: lis
         y += 4
     for mark, meaning in legend(problem, panels, outlined, by):
         paint_mark(scene, mark, problem.label(problem.outputs[0]), MARGIN, y)
-        y += scene.paragraph(MARGIN + (30 if mark else 0), y, meaning, SENTENCE - 1, inner - 30, fill="muted") + 5
+        y += scene.paragraph(MARGIN + (30 if mark else 0), y, meaning.split(), SENTENCE - 1, inner - 30, fill="muted") + 5
     scene.height = y + MARGIN - 5
     scene.shapes.insert(0, Rectangle(0, 0, scene.width, scene.height, fill="page", radius=8))
     return scene
+
+
+def _keywords(call: str) -> list[str]:
+    """A call in the parts that a line may end with: not within a tuple."""
+    return re.split(r" (?=\w+=)", call)
 
 
 def _columns(panels: Mapping[str, Panel], left: str, *right: str) -> tuple[list[Panel], list[Panel]]:

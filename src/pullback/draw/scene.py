@@ -61,19 +61,15 @@ class Scene:
     def add(self, *shapes: Rectangle | Lines | Text) -> None:
         self.shapes += shapes
 
-    def paragraph(
-        self, x: float, y: float, text: str, size: float, width: float, *, split: str = " ", **style: bool | str
-    ) -> float:
-        """Text from x, its first line's top at y, broken where it exceeds the width; the height that it takes."""
+    def paragraph(self, x: float, y: float, words: list[str], size: float, width: float, **style: bool | str) -> float:
+        """Words from x on, their first line's top at y, broken where they exceed the width; the height that they take."""
         letter = size * (CODE_WIDTH if style.get("code") else LETTER_WIDTH)
-        lines = [""]
-        for word in text.split(split):
-            longer = lines[-1] + split + word if lines[-1] else word
-            if len(longer) * letter > width and lines[-1]:
-                lines[-1] += split.rstrip()
+        lines = words[:1]
+        for word in words[1:]:
+            if (len(lines[-1]) + 1 + len(word)) * letter > width:
                 lines.append(word)
             else:
-                lines[-1] = longer
+                lines[-1] += f" {word}"
         for number, line in enumerate(lines):
             self.add(Text(x, y + (number + 0.6) * 1.3 * size, line, size, start=True, **style))  # type: ignore[arg-type]
         return len(lines) * 1.3 * size

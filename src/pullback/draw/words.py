@@ -13,7 +13,8 @@ FORWARD = {
     "conv": "Every window gives the sum of its cells times the weights of the filter, tap by tap.",
 }
 BACKWARD = {
-    "max_pool": "Every dy goes whole to the winner of its window. A cell that wins more than once gets the sum, the others get 0.",
+    "max_pool": "Every dy goes whole to the winner of its window. A cell that wins several gets the sum, "
+    "a cell that wins none gets 0.",
     "avg_pool": "Every dy, divided by its divisor, goes to each cell of its window. A cell of several windows gets the sum.",
     "conv": "Every dy times a weight goes to that weight's cell: the sums are dx. Every dy times a cell goes to that cell's "
     "weight: the sums are dw.",
