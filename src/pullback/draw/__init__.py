@@ -35,9 +35,9 @@ def draw(
 ) -> Drawing:
     """A picture of "max_pool", "avg_pool" or "conv" over one image of one channel, and of how its gradients flow.
 
-    x: a list or array of 1 or 2 axes; an int or a tuple of ints is a size instead, filled with random digits (`seed`). `window` is the
-    size of the windows; a convolution takes `filter`, or gets a random one of that size. dy: ones unless given. The other
-    keywords are those of the op. outline: "all" windows, "none", or the output whose window alone is outlined. by="phases"
+    x: a list or array of 1 or 2 axes; an int or a tuple of ints is a size instead, filled with random digits (`seed`). `window`
+    is the size of the windows; a convolution takes `filter`, or gets a random one of that size. dy: ones unless given. The
+    other keywords are those of the op. outline: "all" windows, "none", or the output whose window alone is outlined. by="phases"
     colours the gradients of a convolution by stride phase. theme: "light", "dark", or "auto", which follows the reader's.
 
     The result has `.svg`, `.save("a.svg" or "a.png")`, shows itself in a notebook, and as a str is a picture for a terminal.

@@ -23,7 +23,7 @@ LANE = 13.0
 
 def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: list[Cell], by: str) -> Scene:
     scene = Scene(problem.call, description(problem))
-    forward, backward = _columns(panels, "x", "w", "y"), _columns(panels, "dx", "dw", "dy")
+    forward, backward = _columns(panels, "x", "y", "w"), _columns(panels, "dx", "dy", "dw")
     widths = [max(_width(panel) for band in (forward, backward) for panel in band[side]) for side in (0, 1)]
     beside = problem.window.rank == 2 and sum(widths) + GAP + 2 * MARGIN <= WIDEST
     scene.width = max(sum(widths) + GAP if beside else max(widths), NARROWEST) + 2 * MARGIN
@@ -40,8 +40,9 @@ def make_scene(problem: DrawnProblem, panels: Mapping[str, Panel], outlined: lis
             other = MARGIN + widths[0] + GAP
             scene.add(Text(other - GAP / 2, y + HEADING + CELL, arrow, ARROW, fill="muted"))
             y = max(_paint_stack(scene, problem, part, outlined, x, y) for part, x in ((left, MARGIN), (right, other)))
-        else:  # in the order of the arrow
-            y = _paint_stack(scene, problem, [*left, *right] if arrow == "→" else [*right[::-1], *left], outlined, MARGIN, y)
+        else:  # what is given comes first
+            stack = [*left, *right[::-1]] if title == "forward" else [right[0], *left, *right[1:]]
+            y = _paint_stack(scene, problem, stack, outlined, MARGIN, y)
         y += 4
     for mark, meaning in legend(problem, panels, outlined, by):
         paint_mark(scene, mark, problem.label(problem.outputs[0]), MARGIN, y)
