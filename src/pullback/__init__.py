@@ -26,6 +26,7 @@ from pullback.ops.lp_pool import lp_pool, lp_pool_grad
 from pullback.ops.max_pool import max_pool, max_pool_grad, max_pool_grad_from_indices, max_pool_grad_from_winners
 from pullback.ops.pool_tangent import max_pool_jvp, max_pool_jvp_from_indices, max_pool_jvp_from_winners
 from pullback.ops.unpool import max_unpool, max_unpool_grad
+from pullback.pictures import draw
 from pullback.registry import (
     Explanation,
     KernelError,
@@ -56,6 +57,7 @@ __all__ = [
     "conv_grad_filter",
     "conv_grad_input",
     "conv_transpose",
+    "draw",
     "explain",
     "get_num_threads",
     "global_avg_pool",
