@@ -86,8 +86,11 @@ def test_every_op_is_traced_by_place_and_by_name(op: str) -> None:
         "groups": 2,
         "input_shape": x.shape,
         "filter_shape": f.shape,
+        "output_size": 2,
+        "output_shape": x.shape,
+        "values": pb.max_pool(x, 2),
     }
-    kept["dy"] = pb.conv(x, f, groups=2) if op.startswith("conv") else pb.avg_pool(x, 2)
+    kept["dy"] = pb.conv(x, f, groups=2) if op.startswith("conv") else x if op == "max_unpool_grad" else pb.avg_pool(x, 2)
     kept["indices"], kept["winners"] = (pb.max_pool(x, 2, **{f"return_{k}": True})[1] for k in ("indices", "winners"))
     rule = DERIVATIVES[op]
     parameters = inspect.signature(getattr(pb, op)).parameters.values()
@@ -123,7 +126,7 @@ def test_maxima_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(*args: Any, **keywords: Any) -> Any:
         raise AssertionError("searched again")
 
-    monkeypatch.setattr("pullback.ops.pool.prepare_max_pool_grad", again)
+    monkeypatch.setattr("pullback.ops.max_pool.prepare_max_pool_grad", again)
     x = image(2, "channels_last")
     assert autograd.grad(lambda x: anp.sum(pb.max_pool(x, 2, ties="last", nan="ignore")))(x).sum() == 2 * 2 * 2 * 2
 

@@ -36,6 +36,18 @@ def example(op: str, place: dict[str, Any], layout: str) -> tuple[dict[str, np.n
         y = pb.conv(x, f, **keywords)
         arrays = {"x": x, "filter": f, "dy": rng.normal(size=y.shape)}
         shapes = {"input_shape": x.shape, "filter_shape": f.shape}
+    elif op.startswith("adaptive"):
+        arrays = {
+            "x": x,
+            "t": rng.normal(size=x.shape),
+            "dy": pb.adaptive_avg_pool(rng.normal(size=x.shape), (5, 3), layout=layout),
+        }
+        keywords["output_size"] = (5, 3)
+        shapes = {"input_shape": x.shape}
+    elif op.startswith("max_unpool"):
+        y, indices = pb.max_pool(x, return_indices=True, **keywords)
+        arrays = {"values": rng.normal(size=y.shape), "indices": indices, "dy": rng.normal(size=x.shape)}
+        shapes = {"output_shape": x.shape}
     elif op.startswith("avg"):
         keywords |= {"count_include_pad": True, "divisor": 7}
         arrays = {"x": x, "dy": rng.normal(size=pb.avg_pool(x, **keywords).shape)}
@@ -55,7 +67,7 @@ def example(op: str, place: dict[str, Any], layout: str) -> tuple[dict[str, np.n
 @pytest.mark.parametrize("op", DERIVATIVES)
 def test_rules_name_arguments_that_exist(op: str) -> None:
     rule = DERIVATIVES[op]
-    asked = {"return_indices", "return_winners"} | ({"storage_order"} if op == "max_pool" else set())
+    asked = {"return_indices", "return_winners", "bias", "out"} | ({"storage_order"} if op.endswith("max_pool") else set())
     assert set(rule.arrays) | set(rule.keywords) == set(inspect.signature(OPS[op]).parameters) - asked
     for call in (*rule.vjp.values(), *rule.jvp.values()):
         target = DERIVATIVES[call.op]

@@ -19,6 +19,8 @@ import tfjs_table
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+from pullback.pictures.gallery import write_gallery
+
 # A page holds the line <!-- made: NAME --> where one of these belongs.
 MADE: dict[str, Callable[[], str]] = {
     "tfjs kernels": tfjs_table.table,
@@ -37,20 +39,10 @@ FETCHED = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//
 
 
 def gallery() -> dict[str, bytes]:
-    """The gallery's pictures by name, drawn anew; none where this version has no gallery."""
-    try:
-        from pullback.draw.gallery import write_gallery
-    except ImportError:
-        return {}
+    """The gallery's pictures by name, drawn anew."""
     with TemporaryDirectory() as folder:
         write_gallery(folder)
         return {path.name: path.read_bytes() for path in Path(folder).rglob("*.*")}
-
-
-def on_config(config: Any) -> Any:
-    if (Path(config.docs_dir) / "gallery.md").exists() and not any("Gallery" in entry for entry in config.nav):
-        config.nav.append({"Gallery": "gallery.md"})
-    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

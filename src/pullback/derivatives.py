@@ -17,6 +17,7 @@ _POOL = ("window", *_PLACE)
 _MAX = (*_POOL, "ties", "nan")
 _WINNERS = (*_POOL, "nan")
 _INDICES = ("layout", "storage_order")
+_ADAPTIVE_MAX = ("layout", "ties", "nan")
 _MEAN = (*_POOL, "count_include_pad", "divisor")
 
 
@@ -113,4 +114,28 @@ DERIVATIVES: dict[str, Derivative] = {
     ),
     "avg_pool": _linear(("x",), _MEAN, "avg_pool", Call("avg_pool_grad", ("g",), {"input_shape": "x"})),
     "avg_pool_grad": _linear(("dy",), ("input_shape", *_MEAN), "avg_pool_grad", Call("avg_pool", ("g",))),
+    "adaptive_max_pool": Derivative(
+        ("x",),
+        ("output_size", *_ADAPTIVE_MAX),
+        vjp={"x": Call("adaptive_max_pool_grad", ("g", "x"))},
+        jvp={"x": Call("adaptive_max_pool_jvp", ("t", "x"))},
+    ),
+    "adaptive_max_pool_grad": _linear(
+        ("dy", "x"), _ADAPTIVE_MAX, "adaptive_max_pool_grad", Call("adaptive_max_pool_jvp", ("g", "x"), {"output_size": "dy"})
+    ),
+    "adaptive_max_pool_jvp": _linear(
+        ("t", "x"), ("output_size", *_ADAPTIVE_MAX), "adaptive_max_pool_jvp", Call("adaptive_max_pool_grad", ("g", "x"))
+    ),
+    "adaptive_avg_pool": _linear(
+        ("x",), ("output_size", "layout"), "adaptive_avg_pool", Call("adaptive_avg_pool_grad", ("g",), {"input_shape": "x"})
+    ),
+    "adaptive_avg_pool_grad": _linear(
+        ("dy",), ("input_shape", "layout"), "adaptive_avg_pool_grad", Call("adaptive_avg_pool", ("g",), {"output_size": "dy"})
+    ),
+    "max_unpool": _linear(
+        ("values", "indices"), ("output_shape", *_INDICES), "max_unpool", Call("max_unpool_grad", ("g", "indices"))
+    ),
+    "max_unpool_grad": _linear(
+        ("dy", "indices"), _INDICES, "max_unpool_grad", Call("max_unpool", ("g", "indices"), {"output_shape": "dy"})
+    ),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pullback.rules import Layout, WinnerRule
-from pullback.window import Divisor, Window
+from pullback.window import AdaptiveWindow, Divisor, Window
 
 LARGEST_BYTES = 1 << 47  # of an array in any machine's address space
 SURELY_THERE = 1 << 30
@@ -63,6 +63,9 @@ class Problem:
             # A stride that no second window follows says nothing, and plans would make room for its cells.
             strides = tuple(1 if o == 1 else s for o, s in zip(window.output_size, window.stride, strict=True))
             object.__setattr__(self, "window", replace(window, stride=strides))
+        self._check_room()
+
+    def _check_room(self) -> None:
         item = self.dtype.itemsize
         check_room(self.op, self.input_shape, item)
         beside = 8 if self.return_indices else self.winner_dtype.itemsize if self.return_winners else 0
@@ -92,6 +95,13 @@ class Problem:
         return self.shape_of(self.channels_out, self.window.output_size)
 
     @cached_property
+    def result_shape(self) -> tuple[int, ...]:
+        """Of what the op returns: the shape of x for gradients in x, of the filter for gradients in it, else of the output."""
+        if self.op.endswith("grad_filter"):
+            return self.filter_shape
+        return self.input_shape if "_grad" in self.op else self.output_shape
+
+    @cached_property
     def winner_dtype(self) -> np.dtype[Any]:
         """The narrowest unsigned type for tap numbers and, as its largest value, the mark of a window without a winner."""
         for name, most in (("uint8", 2**8 - 1), ("uint16", 2**16 - 1)):
@@ -108,6 +118,18 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class AdaptiveProblem(Problem):
+    """Pooling over windows of unequal sizes: an op of its own, since a kernel for ordinary windows would misread them."""
+
+    window: AdaptiveWindow  # type: ignore[assignment]
+
+    __hash__ = Problem.__hash__
+
+    def __post_init__(self) -> None:
+        self._check_room()
+
+
+@dataclass(frozen=True)
 class IndexProblem:
     """A max-pool gradient whose geometry is all in its indices: where they point to is all there is to know."""
 
@@ -120,6 +142,11 @@ class IndexProblem:
 
     def __post_init__(self) -> None:
         check_room(self.op, self.input_shape, self.dtype.itemsize)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Of what the op returns: the shape that the indices count in for ops that put values there, theirs for those that read."""
+        return self.input_shape if self.op in ("max_pool_grad_from_indices", "max_unpool") else self.output_shape
 
 
 AnyProblem = Problem | IndexProblem

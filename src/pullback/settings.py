@@ -16,6 +16,7 @@ from typing import Any
 THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
 MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
+QUIET_VARIABLE = "PULLBACK_QUIET"  # silences what is said on stderr: compilations, hints
 PRECISIONS = ("fast", "exact")
 UNUSED_DAYS = 30  # after which the compiled kernels of another version or machine may go
 

@@ -62,7 +62,9 @@ def readable_cells(n: int, q: int) -> int:
 
 
 def count_windows(n: int, e: int, s: int, p: int, q: int, rounding: Rounding) -> int:
-    """Output size of one axis. A window that only rounding up adds is dropped if it starts past the readable input and low pad."""
+    """Output size of one axis. A window that only rounding up adds is dropped if it starts past the readable input and low
+    pad.
+    """
     steps = Fraction(n + p + q - e, s) + 1
     o = round_size(steps, rounding)
     if o > math.floor(steps) and (o - 1) * s >= n + min(q, 0) + p:
@@ -85,7 +87,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """The outputs that read each cell i of an axis, ascending: first[i] + m step by tap first_tap[i] + m tap_step, m < count[i]."""
+    """The outputs that read each cell i of an axis, ascending: first[i] + m step by tap first_tap[i] + m tap_step, m <
+    count[i].
+    """
 
     first: Ints
     step: int
@@ -151,6 +155,10 @@ class Window:
         """All taps of a window, row-major; the position in this order is the tap's number."""
         return product(*map(range, self.kernel))
 
+    def starts(self, axis: int) -> Ints:
+        """The cell where the window of each output begins; may lie outside the input."""
+        return np.arange(self.output_size[axis], dtype=np.int64) * self.stride[axis] - self.pad_low[axis]
+
     def tap_cell(self, axis: int, y: int, t: int) -> int:
         """Input cell that tap t of output y reads on an axis; may lie outside the input."""
         return y * self.stride[axis] - self.pad_low[axis] + t * self.dilation[axis]
@@ -194,8 +202,7 @@ class Window:
 
     def tap_ranges(self, axis: int) -> tuple[Ints, Ints]:
         """(first tap inside the input, how many) of each output."""
-        starts = np.arange(self.output_size[axis], dtype=np.int64) * self.stride[axis] - self.pad_low[axis]
-        return self._taps_between(axis, starts, 0, self.readable(axis))
+        return self._taps_between(axis, self.starts(axis), 0, self.readable(axis))
 
     def _taps_between(self, axis: int, starts: Ints, low: int, high: int) -> tuple[Ints, Ints]:
         """(first tap, how many) of the windows that begin at these cells, among the cells low .. high-1."""
@@ -206,8 +213,8 @@ class Window:
     def readers(self, axis: int) -> Readers:
         """Who reads each cell of an axis, by arithmetic.
 
-        Cell i is read by output y with tap t where y s + t d = i + p. Divided by g = gcd(s, d) that has solutions only if g divides
-        i + p; from one solution to the next t changes by s / g and y by d / g, so they are an arithmetic progression.
+        Cell i is read by output y with tap t where y s + t d = i + p. Divided by g = gcd(s, d) that has solutions only if g
+        divides i + p; from one solution to the next t changes by s / g and y by d / g, so they are an arithmetic progression.
         """
         n, o, k = self.input_size[axis], self.output_size[axis], self.kernel[axis]
         g = math.gcd(self.stride[axis], self.dilation[axis])
@@ -226,8 +233,8 @@ class Window:
     def phases(self, axis: int) -> tuple[Phase, ...]:
         """The stride phases of an axis: its input cells split by residue, each with the taps that reach it.
 
-        Over its phases a strided gradient is a few small stride-1 problems, with no zero ever multiplied. (Of windows that reach
-        into cropped cells, see `reaches_crop`, nothing here speaks.)
+        Over its phases a strided gradient is a few small stride-1 problems, with no zero ever multiplied. (Of windows that
+        reach into cropped cells, see `reaches_crop`, nothing here speaks.)
         """
         n, k, d, p = self.input_size[axis], self.kernel[axis], self.dilation[axis], self.pad_low[axis]
         g = math.gcd(self.stride[axis], d)
@@ -291,15 +298,88 @@ class Window:
             return np.full(o, k, np.int64)
         if rule == "valid":
             return self.tap_ranges(axis)[1]
-        starts = np.arange(o, dtype=np.int64) * self.stride[axis] - self.pad_low[axis]
-        return self._taps_between(axis, starts, -self.pad_low[axis], n + self.pad_high[axis])[1]
+        return self._taps_between(axis, self.starts(axis), -self.pad_low[axis], n + self.pad_high[axis])[1]
 
     def divisor(self, rule: Divisor) -> Ints:
         """Divisor of the average at every output position, an array of shape `output_size`."""
-        counts = np.ones((), np.int64)
-        for axis in range(self.rank):
-            counts = counts[..., None] * self.axis_divisor(axis, rule)
-        return counts
+        return _outer([self.axis_divisor(axis, rule) for axis in range(self.rank)])
+
+
+def _outer(parts: Sequence[Ints]) -> Ints:
+    """The product of one array per axis, an array of all axes."""
+    product_of_all = np.ones((), np.int64)
+    for part in parts:
+        product_of_all = product_of_all[..., None] * part
+    return product_of_all
+
+
+@dataclass(frozen=True)
+class AdaptiveWindow:
+    """Windows that cut an axis of n cells into o parts, of sizes that may differ by one: output y has the cells
+    floor(y n / o) .. ceil((y + 1) n / o) - 1. Neighbours share a cell where o does not divide n, and many do where o > n.
+    """
+
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+
+    reaches_crop = False  # as a Window says it: nothing is cropped
+
+    def even(self) -> Window | None:
+        """The same as ordinary windows, which these are where every output size divides its input size."""
+        if any(n % o or not n for n, o in zip(self.input_size, self.output_size, strict=True)):
+            return None
+        kernel = tuple(n // o for n, o in zip(self.input_size, self.output_size, strict=True))
+        return Window.make(self.input_size, kernel, kernel, (1,) * self.rank, "valid")
+
+    @property
+    def rank(self) -> int:
+        return len(self.input_size)
+
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        return (1,) * self.rank
+
+    @cached_property
+    def kernel(self) -> tuple[int, ...]:
+        """The largest window along each axis: taps are numbered as if all were that large."""
+        return tuple(int(self.sizes(axis).max()) for axis in range(self.rank))
+
+    @property
+    def tap_count(self) -> int:
+        return math.prod(self.kernel)
+
+    def starts(self, axis: int) -> Ints:
+        """The cell where the window of each output begins."""
+        n, o = self.input_size[axis], self.output_size[axis]
+        return np.arange(o, dtype=np.int64) * n // o
+
+    def ends(self, axis: int) -> Ints:
+        """The cell behind the window of each output."""
+        n, o = self.input_size[axis], self.output_size[axis]
+        return -(-np.arange(1, o + 1, dtype=np.int64) * n // o)
+
+    def sizes(self, axis: int) -> Ints:
+        return self.ends(axis) - self.starts(axis)
+
+    def cells_of_tap(self, tap: Sequence[int]) -> tuple[list[Ints], list[Ints]]:
+        """(outputs, cells) of each axis: the outputs whose windows have this tap, and the cells that they read by it."""
+        outputs = [np.flatnonzero(self.sizes(axis) > t) for axis, t in enumerate(tap)]
+        return outputs, [self.starts(axis)[ys] + tap[axis] for axis, ys in enumerate(outputs)]
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """All taps of the largest window, row-major; the position in this order is the tap's number."""
+        return product(*map(range, self.kernel))
+
+    def readers(self, axis: int) -> Readers:
+        """Who reads each cell of an axis. By which tap is left open: from one reader to the next it changes unevenly."""
+        cells = np.arange(self.input_size[axis], dtype=np.int64)
+        first = np.searchsorted(self.ends(axis), cells, side="right")
+        count = np.searchsorted(self.starts(axis), cells, side="right") - first
+        return Readers(first, 1, np.zeros_like(cells), 0, count)
+
+    def divisor(self) -> Ints:
+        """Cells of every window, an array of shape `output_size`."""
+        return _outer([self.sizes(axis) for axis in range(self.rank)])
 
 
 def axis_slices(channel_axis_last: bool, spatial: Sequence[slice]) -> tuple[Any, ...]:

@@ -11,9 +11,15 @@ except ImportError as _error:
     raise _missing(_error, "autograd", "pullback.autograd needs the package autograd") from None
 
 from pullback.autograd.primitives import (
+    adaptive_avg_pool,
+    adaptive_avg_pool_grad,
+    adaptive_max_pool,
+    adaptive_max_pool_grad,
+    adaptive_max_pool_jvp,
     avg_pool,
     avg_pool_grad,
     conv,
+    conv_grad_bias,
     conv_grad_filter,
     conv_grad_input,
     conv_transpose,
@@ -24,16 +30,25 @@ from pullback.autograd.primitives import (
     max_pool_jvp,
     max_pool_jvp_from_indices,
     max_pool_jvp_from_winners,
+    max_unpool,
+    max_unpool_grad,
 )
-from pullback.autograd.reverse import grads, pull_back
+from pullback.autograd.reverse import grad, grads, pull_back, value_and_grads
 
 __all__ = [
+    "adaptive_avg_pool",
+    "adaptive_avg_pool_grad",
+    "adaptive_max_pool",
+    "adaptive_max_pool_grad",
+    "adaptive_max_pool_jvp",
     "avg_pool",
     "avg_pool_grad",
     "conv",
+    "conv_grad_bias",
     "conv_grad_filter",
     "conv_grad_input",
     "conv_transpose",
+    "grad",
     "grads",
     "max_pool",
     "max_pool_grad",
@@ -42,5 +57,8 @@ __all__ = [
     "max_pool_jvp",
     "max_pool_jvp_from_indices",
     "max_pool_jvp_from_winners",
+    "max_unpool",
+    "max_unpool_grad",
     "pull_back",
+    "value_and_grads",
 ]

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
+import autograd.numpy as anp
 from autograd.extend import defjvp_argnum, defvjp_argnum, primitive, vspace
 
 import pullback as pb
 from pullback.derivatives import DERIVATIVES, Call
+from pullback.ops.arguments import as_layout
+from pullback.ops.bias import add_bias, as_bias
 from pullback.ops.conv_transpose import prepare_conv_transpose
+from pullback.ops.hints import DEFAULT_LAYOUT
 from pullback.tracing import any_traced, plain
 
 Op = Callable[..., Any]
@@ -67,10 +71,17 @@ def _make(name: str) -> Op:
     def traced(*args: Any, **keywords: Any) -> Any:
         named = bind(*args, **keywords)
         arrays = [named.pop(array) for array in rule.arrays]
-        return run(*arrays, **named)
+        if named.get("out") is not None and any_traced(arrays):
+            raise TypeError(f"{name}: autograd records this call and keeps its result; leave out= away")
+        bias = named.pop("bias", None)
+        return _with_bias(name, run(*arrays, **named), bias, named.get("layout", DEFAULT_LAYOUT))
 
     OPS[name] = traced
     return traced
+
+
+def _with_bias(op: str, y: Any, bias: Any, layout: str) -> Any:
+    return y if bias is None else add_bias(op, y, as_bias(op, bias, y, layout), layout)
 
 
 conv = _make("conv")
@@ -84,6 +95,12 @@ max_pool_jvp_from_indices = _make("max_pool_jvp_from_indices")
 max_pool_jvp_from_winners = _make("max_pool_jvp_from_winners")
 avg_pool = _make("avg_pool")
 avg_pool_grad = _make("avg_pool_grad")
+adaptive_max_pool_grad = _make("adaptive_max_pool_grad")
+adaptive_max_pool_jvp = _make("adaptive_max_pool_jvp")
+adaptive_avg_pool = _make("adaptive_avg_pool")
+adaptive_avg_pool_grad = _make("adaptive_avg_pool_grad")
+max_unpool = _make("max_unpool")
+max_unpool_grad = _make("max_unpool_grad")
 
 
 # The maxima are found once, forwards, and their places kept for the way back.
@@ -120,8 +137,31 @@ def max_pool(*args: Any, **keywords: Any) -> Any:
 OPS["max_pool"] = max_pool
 
 
+_bind_adaptive_max_pool = _bound(pb.adaptive_max_pool)
+
+
+@wraps(pb.adaptive_max_pool)
+def adaptive_max_pool(*args: Any, **keywords: Any) -> Any:
+    named = _bind_adaptive_max_pool(*args, **keywords)
+    x, wanted = named.pop("x"), named.pop("return_indices", False)
+    values, indices = pb.adaptive_max_pool(plain(x), **named, return_indices=wanted or True)
+    kept = {name: value for name, value in named.items() if name in ("layout", "storage_order")}
+    pooled = _FOUND["indices"](x, values, indices, **kept)
+    return (pooled, indices) if wanted else pooled
+
+
+OPS["adaptive_max_pool"] = adaptive_max_pool
+
+
+@wraps(pb.conv_grad_bias)
+def conv_grad_bias(dy: Any, *, layout: str = DEFAULT_LAYOUT) -> Any:
+    channels = dy.ndim - 1 if as_layout("conv_grad_bias", layout, dy.ndim - 2) == "channels_last" else 1
+    return anp.sum(dy, axis=tuple(axis for axis in range(dy.ndim) if axis != channels))
+
+
 @wraps(pb.conv_transpose)
-def conv_transpose(x: Any, filter: Any, **keywords: Any) -> Any:
+def conv_transpose(x: Any, filter: Any, *, bias: Any = None, **keywords: Any) -> Any:
     problem, *_ = prepare_conv_transpose(plain(x), plain(filter), **keywords)
     place = {name: value for name, value in keywords.items() if not name.startswith("output")}
-    return conv_grad_input(x, filter, problem.input_shape, **place)
+    y = conv_grad_input(x, filter, problem.input_shape, **place)
+    return _with_bias("conv_transpose", y, bias, keywords.get("layout", DEFAULT_LAYOUT))

@@ -9,6 +9,7 @@ import numpy as np
 from autograd.core import VJPNode, add_outgrads
 from autograd.tracer import isbox, new_box, toposort, trace_stack
 
+from pullback.ops.arguments import shown
 from pullback.rules import is_supported_float
 from pullback.tracing import plain
 
@@ -60,18 +61,18 @@ def _as_gradient(dy: Any, value: Any) -> Any:
     return given
 
 
-def grads(f: Function) -> Callable[..., list[Any]]:
-    """The function (args, dy=None) -> gradients of f(*args), one for each array in the list `args`.
+def value_and_grads(f: Function) -> Callable[..., tuple[Any, list[Any]]]:
+    """The function (args, dy=None) -> (f(*args), its gradients), one for each array in the list `args`.
 
     dy, the gradient of f's result, is ones by default. f calls the ops of `pullback` and `autograd.numpy`; an argument that it
     does not use has a gradient of zeros.
     """
     if not callable(f):
-        raise TypeError(f"grads: f must be a function, not {f!r}")
+        raise TypeError(f"grads: f must be a function, not {shown(f)}")
 
-    def gradients(args: Sequence[Any], dy: Any = None) -> list[Any]:
+    def both(args: Sequence[Any], dy: Any = None) -> tuple[Any, list[Any]]:
         if not isinstance(args, (list, tuple)) or not args:
-            raise TypeError(f"grads: pass the arguments of f as a list of arrays, not {args!r}")
+            raise TypeError(f"grads: pass the arguments of f as a list of arrays, not {shown(args)}")
         arrays = [_argument(number, value) for number, value in enumerate(args)]
         value, back = pull_back(f, arrays)
         if not isinstance(plain(value), (np.ndarray, np.generic, float)):
@@ -81,6 +82,18 @@ def grads(f: Function) -> Callable[..., list[Any]]:
                 "grads: the result of f does not depend on its arguments; compute it with pullback and autograd.numpy"
             )
         found = back(_as_gradient(dy, value))
-        return [np.zeros(a.shape, a.dtype) if g is None else g for a, g in zip(arrays, found, strict=True)]
+        return value, [np.zeros(a.shape, a.dtype) if g is None else g for a, g in zip(arrays, found, strict=True)]
 
-    return gradients
+    return both
+
+
+def grads(f: Function) -> Callable[..., list[Any]]:
+    """`value_and_grads` without the value: the function (args, dy=None) -> gradients."""
+    both = value_and_grads(f)
+    return lambda args, dy=None: both(args, dy)[1]
+
+
+def grad(f: Function) -> Callable[..., Any]:
+    """The function (x, dy=None) -> gradient of f(x), for a function of one array."""
+    both = value_and_grads(f)
+    return lambda x, dy=None: both([x], dy)[1][0]

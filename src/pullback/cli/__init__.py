@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pullback import __version__
-from pullback.cli import bench_command, check_command, info_command, warmup_command
+from pullback.cli import bench_command, check_command, draw_command, info_command, warmup_command
 from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   pullback bench --op avg_pool_grad --peer torch
   pullback warmup           compile the kernels ahead, once for a version and a machine
   pullback info             CPU, threads, kernel cache, backends and versions on this machine
+  pullback draw max_pool --input 6x6 --window 3 --stride 2
 """
 
 
@@ -34,7 +35,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (check_command, bench_command, warmup_command, info_command):
+    for command in (check_command, bench_command, warmup_command, info_command, draw_command):
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:

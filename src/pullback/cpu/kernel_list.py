@@ -16,7 +16,7 @@ from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
 from pullback.cpu.depthwise import planes as group_planes
-from pullback.cpu.pool import channels, gather, phases, planes, rows, run, scatter, whole
+from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
@@ -116,6 +116,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
+    "adaptive_max_pool": (Row("channels", adaptive.can, None, adaptive.max_pool),),
+    "adaptive_max_pool_grad": (Row("channels", adaptive.can, None, adaptive.max_pool_grad),),
+    "adaptive_max_pool_jvp": (Row("channels", adaptive.can, None, adaptive.max_pool_jvp),),
+    "adaptive_avg_pool": (Row("channels", adaptive.can, None, adaptive.avg_pool),),
+    "adaptive_avg_pool_grad": (Row("channels", adaptive.can, None, adaptive.avg_pool_grad),),
     "conv": _sweeps("conv"),
     "conv_grad_input": _sweeps("conv_grad_input"),
     "conv_grad_filter": (

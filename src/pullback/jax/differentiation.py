@@ -14,7 +14,7 @@ import jax
 from jax.interpreters import ad
 
 from pullback.derivatives import DERIVATIVES, Call
-from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES
+from pullback.jax.primitives import FUNCTIONS, PAIRS, PRIMITIVES
 from pullback.jax.xla_calls import Keywords
 from pullback.settings import Blocks, under
 
@@ -49,9 +49,9 @@ def _transpose(op: str, g: Any, *arrays: Any, keywords: Keywords, blocks: Blocks
     return [gradient if name in unknown else None for name in named]
 
 
-def _max_pool_pair_jvp(primals: Any, tangents: Any, *, keywords: Keywords, blocks: Blocks) -> tuple[Any, Any]:
+def _pair_jvp(op: str, primals: Any, tangents: Any, *, keywords: Keywords, blocks: Blocks) -> tuple[Any, Any]:
     """y and its winners or indices, and the tangent of y taken where they say."""
-    y, places = MAX_POOL_PAIR.bind(*primals, keywords=keywords, blocks=blocks)
+    y, places = PAIRS[op].bind(*primals, keywords=keywords, blocks=blocks)
     kind = "winners" if dict(keywords).get("return_winners") else "indices"
     from_places = Call(f"max_pool_jvp_from_{kind}", ("t", "places"))
     with under(blocks):
@@ -61,7 +61,9 @@ def _max_pool_pair_jvp(primals: Any, tangents: Any, *, keywords: Keywords, block
 
 
 def _max_pool_jvp(primals: Any, tangents: Any, *, keywords: Keywords, blocks: Blocks) -> tuple[Any, Any]:
-    values, derivatives = _max_pool_pair_jvp(primals, tangents, keywords=(*keywords, ("return_winners", True)), blocks=blocks)
+    values, derivatives = _pair_jvp(
+        "max_pool", primals, tangents, keywords=(*keywords, ("return_winners", True)), blocks=blocks
+    )
     return values[0], derivatives[0]
 
 
@@ -70,4 +72,5 @@ for _op, _primitive in PRIMITIVES.items():
         ad.defjvp(_primitive, *(_tangent_rule(_op, name) for name in DERIVATIVES[_op].arrays))
         ad.primitive_transposes[_primitive] = partial(_transpose, _op)
 ad.primitive_jvps[PRIMITIVES["max_pool"]] = _max_pool_jvp
-ad.primitive_jvps[MAX_POOL_PAIR] = _max_pool_pair_jvp
+for _op, _primitive in PAIRS.items():
+    ad.primitive_jvps[_primitive] = partial(_pair_jvp, _op)

@@ -16,7 +16,7 @@ import numpy as np
 from jax.interpreters import batching
 
 from pullback.derivatives import DERIVATIVES
-from pullback.jax.primitives import FUNCTIONS, MAX_POOL_PAIR, PRIMITIVES, result_structs
+from pullback.jax.primitives import FUNCTIONS, PAIRS, PRIMITIVES, result_structs
 from pullback.jax.xla_calls import Keywords
 from pullback.rules import LAYOUT_NAMES
 from pullback.settings import Blocks, under
@@ -94,9 +94,14 @@ def _map_conv(call: _Mapped) -> list[Any]:
 def _map_pool(call: _Mapped) -> list[Any]:
     arrays = {name: a if name in call.mapped else jnp.broadcast_to(a, (call.size, *a.shape)) for name, a in call.arrays.items()}
     first = call.plain[DERIVATIVES[call.op].arrays[0]].shape
-    input_shape = call.keywords.get("input_shape", first)  # gradients that are not told it have no indices
-    cells = math.prod(input_shape)
-    changed = {"input_shape": (call.size * input_shape[0], *input_shape[1:])} if "input_shape" in call.keywords else {}
+    shapes = {
+        name: shape
+        for name in ("input_shape", "output_shape", "output_size")
+        if isinstance(shape := call.keywords.get(name), tuple) and len(shape) == len(first)  # not a size without the batch
+    }
+    changed = {name: (call.size * shape[0], *shape[1:]) for name, shape in shapes.items()}
+    # What indices count in. Gradients that are not told it have none.
+    cells = math.prod(shapes.get("input_shape", shapes.get("output_shape", first)))
     if "indices" in arrays:
         i = arrays["indices"].astype(jax.dtypes.canonicalize_dtype(np.int64))  # room for the cells of all places
         beyond = (i < -1) | (i >= cells)  # must stay beyond, not point to a neighbour
@@ -129,4 +134,5 @@ def _batch(op: str, several: bool, arrays: Any, axes: Any, *, keywords: Keywords
 
 for _op, _primitive in PRIMITIVES.items():
     batching.primitive_batchers[_primitive] = partial(_batch, _op, False)
-batching.primitive_batchers[MAX_POOL_PAIR] = partial(_batch, "max_pool", True)
+for _op, _primitive in PAIRS.items():
+    batching.primitive_batchers[_primitive] = partial(_batch, _op, True)

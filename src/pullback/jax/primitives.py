@@ -22,32 +22,30 @@ from jax.interpreters import mlir
 import pullback
 from pullback.derivatives import DERIVATIVES
 from pullback.jax.xla_calls import TARGET, Keywords, as_text, results_of
-from pullback.ops.arguments import as_entries
+from pullback.ops.arguments import as_entries, as_layout
+from pullback.ops.bias import as_bias
 from pullback.ops.explain import PREPARE
+from pullback.ops.hints import DEFAULT_LAYOUT, check_names
+from pullback.registry import Explanation
 from pullback.rules import Array
 from pullback.settings import Blocks, blocks_in_force
 
 ARRAYS = {op: rule.arrays for op, rule in DERIVATIVES.items()} | {"conv_transpose": ("x", "filter")}
 
 
-def _stand_in(name: str, like: Any) -> Array:
-    """An array of this shape and dtype that takes no memory, for checks that read no values."""
+def stand_in(name: str, like: Any) -> Array:
+    """An array of this shape and dtype that takes no memory, for checks that read no values; "" where its name is not known."""
     dtype = np.dtype(like.dtype)
     # Indices of other integer types would be converted, and so take memory.
-    kind = np.int64 if name == "indices" and dtype.kind in "iu" else dtype
+    kind = np.int64 if name in ("indices", "") and dtype.kind in "iu" else dtype
     return np.broadcast_to(np.zeros((), kind), like.shape)
 
 
 def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> list[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
     names = ARRAYS[op]
-    problem = PREPARE[op](*map(_stand_in, names, arrays), **keywords)[0]
-    if op == "conv_grad_filter":
-        shape = problem.filter_shape
-    elif "_grad" in op:
-        shape = problem.input_shape
-    else:
-        shape = problem.output_shape
+    problem = PREPARE[op](*map(stand_in, names, arrays), **keywords)[0]
+    shape = problem.result_shape
     structs = [jax.ShapeDtypeStruct(shape, problem.dtype)]
     if keywords.get("return_winners"):
         structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
@@ -103,7 +101,9 @@ def _device(array: Any) -> Any:
 
 
 PRIMITIVES: dict[str, Any] = {op: _primitive(op, several=False) for op in DERIVATIVES}
-MAX_POOL_PAIR: Any = _primitive("max_pool", several=True)
+PAIRS: dict[str, Any] = {
+    op: _primitive(op, several=True) for op in ("max_pool", "adaptive_max_pool")
+}  # with indices or winners
 
 
 def _frozen(name: str, value: Any) -> Any:
@@ -122,51 +122,65 @@ def _frozen(name: str, value: Any) -> Any:
     return operator.index(value)
 
 
-def _bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
-    """A function from a call's arguments to the arrays and the keywords, by name."""
-    signature, names = inspect.signature(getattr(pullback, op)), ARRAYS[op]
+def bound(op: str) -> Callable[..., tuple[dict[str, Any], dict[str, Any], Any]]:
+    """A function from a call's arguments to the arrays and the keywords, by name, and the bias."""
+    model, names = getattr(pullback, op), ARRAYS[op]
+    signature = inspect.signature(model)
 
-    def bind(*args: Any, **named: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def bind(*args: Any, **named: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        check_names(model, args, named)
         try:
             given = signature.bind(*args, **named).arguments
         except TypeError as error:
             raise TypeError(f"{op}: {error}") from None
+        if given.pop("out", None) is not None:
+            raise TypeError(f"{op}: JAX arrays cannot be written to; leave out= away")
+        bias = given.pop("bias", None)
         arrays = {name: jnp.asarray(given.pop(name)) for name in names}
-        return arrays, {name: _frozen(f"{op}: {name}", value) for name, value in given.items()}
+        return arrays, {name: _frozen(f"{op}: {name}", value) for name, value in given.items()}, bias
 
     return bind
 
 
+def with_bias(op: str, y: Any, bias: Any, keywords: dict[str, Any]) -> Any:
+    """The result of a convolution plus its bias."""
+    if bias is None:
+        return y
+    layout, b = keywords.get("layout", DEFAULT_LAYOUT), jnp.asarray(bias)
+    as_bias(op, stand_in("bias", b), y, layout)  # checks it
+    return y + (b if as_layout(op, layout, y.ndim - 2) == "channels_last" else b.reshape((-1,) + (1,) * (y.ndim - 2)))
+
+
 def _function(op: str) -> Callable[..., Any]:
     """The op of NumPy arrays as a function of JAX arrays, with the same arguments."""
-    bind = _bound(op)
+    bind = bound(op)
 
     def function(*args: Any, **named: Any) -> Any:
-        arrays, keywords = bind(*args, **named)
+        arrays, keywords, bias = bind(*args, **named)
         places = "indices" in arrays or keywords.get("return_indices")
         if places or any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
             result_structs(op, tuple(arrays.values()), keywords)  # here 1 and True still differ, as parameters they do not
         pair = keywords.get("return_indices") or keywords.get("return_winners")
-        primitive = MAX_POOL_PAIR if pair else PRIMITIVES[op]
+        primitive = PAIRS[op] if pair else PRIMITIVES[op]
         results = primitive.bind(*arrays.values(), keywords=tuple(keywords.items()), blocks=blocks_in_force())
-        return tuple(results) if pair else results
+        return tuple(results) if pair else with_bias(op, results, bias, keywords)
 
     return function
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {op: _function(op) for op in DERIVATIVES}
-_bind_transpose = _bound("conv_transpose")
 
 
-def _conv_transpose(*args: Any, **named: Any) -> Any:
-    arrays, keywords = _bind_transpose(*args, **named)
-    problem = PREPARE["conv_transpose"](*map(_stand_in, arrays, arrays.values()), **keywords)[0]
-    place = {name: value for name, value in keywords.items() if not name.startswith("output_")}
-    return FUNCTIONS["conv_grad_input"](*arrays.values(), problem.input_shape, **place)
+def explain(op_name: str, *args: Any, **keywords: Any) -> Explanation:
+    """`pullback.explain` for JAX arrays, traced ones too: only shapes and dtypes are read, so it may be called under jit."""
+    given = [stand_in("", a) if isinstance(a, jax.Array) else a for a in args]
+    return pullback.explain(
+        op_name, *given, **{n: stand_in(n, v) if isinstance(v, jax.Array) else v for n, v in keywords.items()}
+    )
 
 
-def public(op: str) -> Callable[..., Any]:
+def public(op: str, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """The function of this name, with the signature and the words of its NumPy model."""
-    function = functools.wraps(getattr(pullback, op))(FUNCTIONS.get(op, _conv_transpose))
-    function.__module__ = "pullback.jax"
-    return function
+    public_function = functools.wraps(getattr(pullback, op))(function or FUNCTIONS[op])
+    public_function.__module__ = "pullback.jax"
+    return public_function

@@ -13,15 +13,30 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from pullback.ops.foreign_arrays import as_numpy, refuse_recorded
+from pullback.ops.hints import DEFAULT_LAYOUT, hint_at_layout
 from pullback.rules import FLOAT_NAMES, LAYOUT_NAMES, Array, Layout, is_supported_float
 from pullback.window import PADDING_NAMES, ROUNDINGS, Padding, Rounding, Window
 
 LARGEST = 2**31 - 1  # of a size, stride, dilation or pad: sums and products of them stay far inside int64
 MOST_TAPS = 2**24
+FEWEST_AXES = 3  # of arrays whose values do not count; an array of fewer is a number or a list of them
 MOST_ENTRIES = 64  # of a sequence: an array has no more axes
+LAYOUTS = {name.upper(): layout for name, layout in LAYOUT_NAMES.items()}  # in any case
+PADDINGS = {name: name for name in PADDING_NAMES} | {"same_upper": "same"}  # the other name is ONNX's
 MOST_AXES = 16  # of lists within lists; the ops take 5
 
-_short = Repr()
+
+class _Short(Repr):
+    def repr1(self, x: Any, level: int) -> str:
+        """Arrays, of whatever library, by shape and dtype: a sentence has no room for their values."""
+        shape = getattr(x, "shape", None)
+        if isinstance(shape, tuple) and shape and hasattr(x, "dtype"):
+            return f"<{type(x).__name__} of shape {tuple(shape)}, {x.dtype}>"
+        return super().repr1(x, level)
+
+
+_short = _Short()
 _short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 4, 80, 120, 40
 _short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfrozenset = 10
 
@@ -41,8 +56,9 @@ def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:
         raise TypeError(f"{op}: {name} is a masked array; pass {name}.filled(...) instead")
     if isinstance(value, (list, tuple)) and _too_deep(value):
         raise ValueError(f"{op}: {name} is not an array but lists within lists, more than {MOST_AXES} deep: {shown(value)}")
+    refuse_recorded(op, name, value)
     try:
-        array = np.asarray(value)
+        array = as_numpy(op, name, value)
     except ValueError as error:
         raise ValueError(f"{op}: {name} is not an array: {error}") from None
     except MemoryError:
@@ -90,13 +106,19 @@ def same_dtype(op: str, **arrays: Array) -> np.dtype[Any]:
 
 def as_layout(op: str, layout: str, rank: int) -> Layout:
     """The layout behind its name; a name with letters must have those of the rank."""
-    try:
-        known = LAYOUT_NAMES[layout]
-    except (KeyError, TypeError):
-        raise ValueError(f"{op}: unknown layout {shown(layout)}; the layouts are {', '.join(LAYOUT_NAMES)}") from None
-    if layout.startswith("N") and len(layout) != rank + 2:
+    known = LAYOUTS.get(layout.upper()) if isinstance(layout, str) else None
+    if known is None:
+        raise ValueError(f"{op}: unknown layout {shown(layout)}; the layouts are {', '.join(LAYOUT_NAMES)}")
+    if layout.upper().startswith("N") and len(layout) != rank + 2:
         raise ValueError(f"{op}: layout {shown(layout)} has {len(layout)} axes but the array has {rank + 2}")
     return known
+
+
+def layout_of(op: str, layout: str, name: str, shape: tuple[int, ...]) -> Layout:
+    """The layout of an array of activations; one that was left to its default is doubted where the shape speaks against it."""
+    if layout is DEFAULT_LAYOUT:
+        hint_at_layout(op, name, shape)
+    return as_layout(op, layout, spatial_rank(op, name, shape))
 
 
 def spatial_rank(op: str, name: str, shape: Sequence[int]) -> int:
@@ -132,7 +154,9 @@ def as_entries(value: Any) -> tuple[Any, ...] | None:
 
 
 def as_shape(op: str, name: str, shape: Any) -> tuple[int, ...]:
-    """A shape: a sequence of non-negative integers."""
+    """A shape: a sequence of non-negative integers, or an array of that shape."""
+    if getattr(shape, "ndim", 0) >= FEWEST_AXES:
+        shape = shape.shape
     entries = as_entries(shape)
     if entries is None:
         raise TypeError(f"{op}: {name} must be a sequence of integers, not {shown(shape)}")
@@ -157,12 +181,13 @@ def per_axis(op: str, name: str, value: Any, rank: int) -> tuple[int, ...]:
 def as_padding(op: str, padding: Padding, rank: int) -> str | tuple[tuple[int, int], ...]:
     """A padding name, or one (low, high) pair per axis."""
     if isinstance(padding, str):
-        if padding not in PADDING_NAMES:
+        known = PADDINGS.get(padding.lower())
+        if known is None:
             raise ValueError(
                 f"{op}: unknown padding {shown(padding)}; it is one of {', '.join(PADDING_NAMES)}, an integer, one integer per "
                 "spatial axis, or one (low, high) pair per spatial axis"
             )
-        return padding
+        return known
     entries = as_entries(padding)
     if entries is None:
         both = as_int(op, "padding", padding)

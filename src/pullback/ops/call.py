@@ -5,17 +5,18 @@ What a problem depends on is remembered, never values of arrays: shapes, dtypes,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
+from pullback.ops.arguments import FEWEST_AXES, check_shape, shown
+from pullback.problem import AnyProblem
 from pullback.registry import chosen_kernel, selection
 from pullback.rules import Array
 from pullback.tracing import any_traced, traced_op
 
 MOST_REMEMBERED = 4096
-FEWEST_AXES = 3  # of arrays whose values do not count; an array of fewer is a number or a list of them
 MOST_NUMBERS = 16
 DEEPEST = 3
 
@@ -43,7 +44,7 @@ def token(value: Any, depth: int = 0) -> Any:
     raise NotComparableError
 
 
-def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any) -> Array:
+def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, out: Array | None = None, **keywords: Any) -> Array:
     """Prepare a call, find its kernel and run it. (max_pool may give a pair, and says so itself.)"""
     key: Any = None
     arrays = []
@@ -59,20 +60,44 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, **keywords: Any)
         key = tuple(tokens)
     except NotComparableError:
         if any_traced(args):
-            traced: Array = traced_op(prepare.__name__.removeprefix("prepare_"))(*args, **keywords)
-            return traced
+            return _traced(prepare.__name__.removeprefix("prepare_"), out, args, keywords)
         arrays = [value for value in args if type(value) is np.ndarray]
     known = _remembered.get(key) if key is not None else None
     if known is not None:
         problem, run = known
-        result: Array = run(problem, *arrays)
-        return result
-    problem, *prepared = prepare(*args, **keywords)
-    run = chosen_kernel(problem).run
-    # Only a call whose arrays are used as they are can skip its preparation next time.
-    if key is not None and len(arrays) == len(prepared) and all(a is b for a, b in zip(arrays, prepared, strict=True)):
-        if len(_remembered) >= MOST_REMEMBERED:
-            _remembered.clear()
-        _remembered[key] = problem, run
-    result = run(problem, *prepared)
-    return result  # noqa: RET504 (typed above)
+    else:
+        problem, *prepared = prepare(*args, **keywords)
+        run = chosen_kernel(problem).run
+        # Only a call whose arrays are used as they are can skip its preparation next time.
+        if key is not None and len(arrays) == len(prepared) and all(a is b for a, b in zip(arrays, prepared, strict=True)):
+            if len(_remembered) >= MOST_REMEMBERED:
+                _remembered.clear()
+            _remembered[key] = problem, run
+        arrays = prepared
+    result: Array = run(problem, *arrays) if out is None else _run_into(out, run, problem, arrays)
+    return result
+
+
+def _traced(op: str, out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Array:
+    if out is not None:
+        raise TypeError(f"{op}: autograd records this call and keeps its result; leave out= away")
+    traced: Array = traced_op(op)(*args, **keywords)
+    return traced
+
+
+def _run_into(out: Any, run: Callable[..., Any], problem: AnyProblem, arrays: Sequence[Array]) -> Array:
+    """Run a kernel with its result in the caller's array: without a second array of that size wherever the kernel can."""
+    from pullback.cpu.engine.memory import results_in
+
+    op = problem.op
+    if type(out) is not np.ndarray or not out.flags.writeable:
+        raise TypeError(f"{op}: out must be a writable NumPy array, not {shown(out)}")
+    check_shape(op, "out", out.shape, problem.result_shape, "the shape of the result")
+    if out.dtype != problem.dtype:
+        raise TypeError(f"{op}: out has dtype {out.dtype}; the result has {problem.dtype}")
+    fits = out.flags.c_contiguous and out.flags.aligned and not any(np.may_share_memory(out, array) for array in arrays)
+    with results_in([out] if fits else []):
+        result = run(problem, *arrays)
+    if result is not out:
+        out[...] = result
+    return cast(Array, out)

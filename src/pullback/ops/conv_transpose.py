@@ -1,4 +1,6 @@
-"""Transposed convolution: the input gradient of `conv` read forwards, with the output's size worked out from its own keywords."""
+"""Transposed convolution: the input gradient of `conv` read forwards, with the output's size worked out from its own
+keywords.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ from pullback.ops.arguments import (
     spatial_rank,
     split_shape,
 )
+from pullback.ops.bias import add_bias, as_bias
 from pullback.ops.call import run_op
 from pullback.ops.conv import PerAxis, conv_problem, split_filter
+from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
 from pullback.problem import Problem
 from pullback.rules import Array, Layout
 from pullback.window import Padding, span
@@ -105,7 +109,7 @@ def prepare_conv_transpose(
     output_shape: Sequence[int] | None = None,
     dilation: PerAxis = 1,
     groups: int = 1,
-    layout: str = "channels_last",
+    layout: str = DEFAULT_LAYOUT,
 ) -> tuple[Problem, Array, Array]:
     a, f = as_float_array(OP, "x", x), as_float_array(OP, "filter", filter)
     dtype, kind = same_dtype(OP, x=a, filter=f), as_layout(OP, layout, spatial_rank(OP, "x", a.shape))
@@ -118,6 +122,7 @@ def prepare_conv_transpose(
     return replace(problem, op="conv_grad_input"), a, f
 
 
+@with_hints
 def conv_transpose(
     x: npt.ArrayLike,
     filter: npt.ArrayLike,
@@ -128,16 +133,27 @@ def conv_transpose(
     output_shape: Sequence[int] | None = None,
     dilation: PerAxis = 1,
     groups: int = 1,
-    layout: str = "channels_last",
+    layout: str = DEFAULT_LAYOUT,
+    bias: npt.ArrayLike | None = None,
+    out: Array | None = None,
 ) -> Array:
-    """Transposed convolution: `conv_grad_input` of the `conv` that turns the result's shape into x's shape.
+    """Transposed convolution: `conv_grad_input` of the `conv` that turns the result's shape into x's shape, plus a bias.
 
-    The filter has the shape that conv takes: channels_last (*k, C_out/groups, C_in), channels_first (C_in, C_out/groups, *k),
-    where x has C_in channels and the result C_out. Sizes: (in - 1) * stride + dilation * (k - 1) + 1 - low - high +
-    output_padding, as PyTorch has it; in * stride for "same". output_shape, the result's whole shape, chooses another size
-    that conv would turn into x's.
+    **Formula.** `y[n, j, c] = bias[c] + sum over i, t, m with i*stride - low + t*dilation = j of x[n, i, m] * filter[t, c,
+    m]`.
+
+    **Shapes.** The filter has the shape that conv takes: channels_last `(*k, C_out/groups, C_in)`, channels_first `(C_in,
+    C_out/groups, *k)`, where x has C_in channels and the result C_out. Sizes: `(in - 1) * stride + dilation * (k - 1) + 1 -
+    low - high + output_padding`; `in * stride` for "same". output_shape, the result's whole shape, chooses another size that
+    conv would turn into x's.
+
+    **Rules.** The other keywords are those of `conv`. **Error.** As `conv`.
+
+    **Equals** torch.nn.functional.conv_transpose1d to 3d and ONNX ConvTranspose (channels_first), TF.js conv2dTranspose
+    (channels_last).
     """
-    return run_op(
-        prepare_conv_transpose, x, filter, stride=stride, padding=padding, output_padding=output_padding,
+    y = run_op(
+        prepare_conv_transpose, x, filter, out=out, stride=stride, padding=padding, output_padding=output_padding,
         output_shape=output_shape, dilation=dilation, groups=groups, layout=layout,
     )  # fmt: skip
+    return y if bias is None else add_bias(OP, y, as_bias(OP, bias, y, layout), layout)

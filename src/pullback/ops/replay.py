@@ -1,7 +1,9 @@
-"""Calls of a dialect, remembered as the steps they came down to: the same call is translated once and costs microseconds then.
+"""Calls of a dialect, remembered as the steps they came down to: the same call is translated once and costs microseconds
+then.
 
-A translation reads names, shapes, dtypes and attributes; values are read in its steps alone. Where it hands on its arrays as they
-came and its answers as they are, the next call of the same kind can take the same steps; any other is translated each time.
+A translation reads names, shapes, dtypes and attributes; values are read in its steps alone. Where it hands on its arrays as
+they came and its answers as they are, the next call of the same kind can take the same steps; any other is translated each
+time.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pullback.reference import conv, morphology, pool, pool_tangent
+from pullback.reference import adaptive_pool, conv, morphology, pool, pool_tangent, unpool
 from pullback.registry import REFERENCE, add_kernel
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -21,6 +21,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "max_pool_jvp_from_winners": pool_tangent.max_pool_jvp_from_winners,
     "avg_pool": pool.avg_pool,
     "avg_pool_grad": pool.avg_pool_grad,
+    "adaptive_max_pool": adaptive_pool.adaptive_max_pool,
+    "adaptive_max_pool_grad": adaptive_pool.adaptive_max_pool_grad,
+    "adaptive_max_pool_jvp": adaptive_pool.adaptive_max_pool_jvp,
+    "adaptive_avg_pool": adaptive_pool.adaptive_avg_pool,
+    "adaptive_avg_pool_grad": adaptive_pool.adaptive_avg_pool_grad,
+    "max_unpool": unpool.max_unpool,
+    "max_unpool_grad": unpool.max_unpool_grad,
     "dilation": morphology.dilation,
     "dilation_grad_input": morphology.dilation_grad_input,
     "dilation_grad_filter": morphology.dilation_grad_filter,

@@ -39,8 +39,7 @@ def flat_indices(problem: Problem, winner: Winners) -> npt.NDArray[np.int64]:
     spatial = np.zeros(winner.shape, np.int64)
     for axis in reversed(range(rank)):
         rest, tap = np.divmod(rest, window.kernel[axis])
-        cell = np.arange(window.output_size[axis]) * window.stride[axis] - window.pad_low[axis]
-        cells = cell.reshape((-1,) + (1,) * (rank - axis)) + tap * window.dilation[axis]
+        cells = window.starts(axis).reshape((-1,) + (1,) * (rank - axis)) + tap * window.dilation[axis]
         inner = sizes[:axis] if problem.storage_order else sizes[axis + 1 :]
         spatial += cells * int(np.prod(inner, dtype=np.int64))
     total, channels = int(np.prod(sizes, dtype=np.int64)), problem.channels_in

@@ -233,7 +233,7 @@ def test_the_keys_follow_sources_version_and_width(tmp_path: Path) -> None:
         "cpu/machine_code/levels.py": (False, False, False),  # but what a level is
         "__init__.py": (True, False, False),
         "cpu/pool/rows.py": (False, False, False),  # a plan
-        "ops/pool.py": (False, False, False),
+        "ops/max_pool.py": (False, False, False),
     }
     for edited, expected in changed.items():
         source = copy / edited

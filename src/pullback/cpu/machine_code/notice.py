@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pullback.cpu.machine_code.variants import Variant
-from pullback.settings import environment
+from pullback.settings import QUIET_VARIABLE, environment
 
-QUIET_VARIABLE = "PULLBACK_QUIET"
 TEXT = "pullback: compiling kernels for this CPU, once; `pullback warmup` does it ahead"
 ERASE = "\r\x1b[K"
 

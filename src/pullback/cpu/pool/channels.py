@@ -11,12 +11,13 @@ from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import ceil_div, sum_bytes
-from pullback.cpu.pool.common import Shape, divisors, lanes_at_once, row_block, shape_of, simplified, variant
+from pullback.cpu.pool.common import Shape, Table, divisors, lanes_at_once, row_block, shape_of, simplified, variant
 from pullback.cpu.pool.forward import blocked, forward_fields, winner_row_bytes
 from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
-from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, reader_table, same_divisor
+from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, reader_table, same_divisor, sources
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
+from pullback.window import AdaptiveWindow, Window
 
 
 def can(problem: Problem) -> str | None:
@@ -45,18 +46,25 @@ def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
 
 
 def input_rows(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
-    """The fields of InputRows, pieces and scratch of a gradient that takes all input rows as one list."""
+    """`target_rows` of a gradient, whose targets are the cells of the input."""
     window = in_three(problem.window)
+    return target_rows(window, shape, axis_table(window))
+
+
+def target_rows(
+    window: Window | AdaptiveWindow, shape: Shape, axes: Table, *, forward: bool = False
+) -> tuple[dict[str, Any], int, int]:
+    """The fields of InputRows, pieces and scratch of a kernel that takes all target rows, those of `in_rows`, as one list."""
     total = shape.in_rows * shape.images
     block = row_block(total, shape.in_row * shape.size)
     past_cache = streams(shape.input_bytes)
     whole = shape.channels % lanes_at_once(shape.wide) == 0  # then no store is masked, and each can pass the cache by itself
     stage = block * shape.in_row * shape.size if past_cache and not whole else 0
-    lines, scratch = lines_in_scratch(window, False, stage)
+    lines, scratch = lines_in_scratch(window, forward, stage)
     given = lines | {
         "dy": None, "dx": None, "block": block, "images": shape.images, "rows": shape.in_rows, "channels": shape.channels,
-        "stage": stage, "streams": int(past_cache and whole), "axes": axis_table(window),
-        "col_readers": reader_table(window.readers(2)),
+        "stage": stage, "streams": int(past_cache and whole), "axes": axes,
+        "col_readers": reader_table(sources(window, 2, forward)),
     }  # fmt: skip
     return given, ceil_div(total, block), scratch
 

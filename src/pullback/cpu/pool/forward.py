@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.engine.sizes import ceil_div
-from pullback.cpu.pool.common import Shape, divisors, floor_of, row_block, wide_row
+from pullback.cpu.pool.common import Shape, Table, divisors, floor_of, row_block, wide_row
 from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, tap_bases
 from pullback.problem import Problem
 
@@ -31,11 +31,18 @@ def winner_row_bytes(problem: Problem, shape: Shape) -> int:
 def forward_fields(problem: Problem, shape: Shape, scratch: int, *, wide_divisors: bool) -> tuple[dict[str, Any], int]:
     """The fields of MaxForward or AvgForward, whose lines are written behind what is used of scratch; and its new end."""
     lines, end = lines_in_scratch(in_three(problem.window), True, scratch)
-    given = lines | {"x": None, "y": None, "axes": axis_table(in_three(problem.window)), "empty": problem.empty}
+    axes = axis_table(in_three(problem.window))
     if problem.winner is not None:
-        return given | {"winners": None, "indices": None, "above": floor_of(problem)} | index_tables(problem), end
+        return lines | max_fields(problem, axes), end
+    given = lines | {"x": None, "y": None, "axes": axes, "empty": problem.empty}
     row_div, col_div = divisors(problem)
     return given | {"row_div": row_div, "col_div": wide_row(shape, col_div) if wide_divisors else col_div}, end
+
+
+def max_fields(problem: Problem, axes: Table) -> dict[str, Any]:
+    """The fields of MaxForward but for its lines."""
+    given = {"x": None, "y": None, "winners": None, "indices": None}
+    return given | {"axes": axes, "empty": problem.empty, "above": floor_of(problem)} | index_tables(problem)
 
 
 def blocked(shape: Shape, by_rows: bool) -> tuple[dict[str, int], int]:

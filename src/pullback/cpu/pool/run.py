@@ -19,7 +19,7 @@ from pullback.registry import dispatch
 from pullback.rules import Array
 
 INDEX = np.dtype(np.int64)
-MakePlan = Callable[[Problem], Plan]
+MakePlan = Callable[[Any], Plan]
 
 
 def max_pool(make_plan: MakePlan, problem: Problem, x: Array) -> Any:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pullback.cpu.engine.sizes import LINE, round_up
 from pullback.cpu.pool.records import Axis, Line, LineKind, LineRow, LineTable, Reader, ReaderSteps
-from pullback.window import Readers, Window
+from pullback.window import AdaptiveWindow, Readers, Window
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,16 +35,18 @@ def reader_table(readers: Readers) -> Ints:
     return np.concatenate([steps, Reader.columns(first=readers.first, tap=readers.first_tap, count=readers.count).ravel()])
 
 
-def sources(window: Window, axis: int, forward: bool) -> Readers:
+def sources(window: Window | AdaptiveWindow, axis: int, forward: bool) -> Readers:
     """What each target of an axis takes, at even steps: an output its cells (`forward`), a cell the outputs that read it."""
     if not forward:
         return window.readers(axis)
+    if isinstance(window, AdaptiveWindow):
+        starts = window.starts(axis)
+        return Readers(starts, 1, np.zeros_like(starts), 1, window.sizes(axis))
     taps, counts = window.tap_ranges(axis)
-    starts = np.arange(len(taps), dtype=np.int64) * window.stride[axis] - window.pad_low[axis]
-    return Readers(starts + taps * window.dilation[axis], window.dilation[axis], taps, 1, counts)
+    return Readers(window.starts(axis) + taps * window.dilation[axis], window.dilation[axis], taps, 1, counts)
 
 
-def line_table(window: Window, forward: bool) -> tuple[Ints, int]:
+def line_table(window: Window | AdaptiveWindow, forward: bool) -> tuple[Ints, int]:
     """The LineTable of the target rows of a three-axis window with what follows it; how many lines a row has at the most."""
     planes, lines = sources(window, 0, forward), sources(window, 1, forward)
     _, kernel_rows, kernel_cols = window.kernel
@@ -67,7 +69,7 @@ def line_table(window: Window, forward: bool) -> tuple[Ints, int]:
     return np.concatenate([head, kinds.ravel(), rows.ravel()]), int(planes.count.max() * lines.count.max())
 
 
-def lines_in_scratch(window: Window, forward: bool, scratch: int) -> tuple[dict[str, Any], int]:
+def lines_in_scratch(window: Window | AdaptiveWindow, forward: bool, scratch: int) -> tuple[dict[str, Any], int]:
     """Arguments of kernels that go by lines, which they write behind what is used of scratch, and its new end."""
     table, most = line_table(window, forward)
     start = round_up(scratch, LINE)
@@ -182,12 +184,9 @@ def _outputs_reaching(window: Window, axis: int, first: int, last: int) -> range
     return range(max(0, -((reach - p - first) // s)), min(window.output_size[axis], (last + p) // s + 1))
 
 
-def tap_bases(window: Window, multipliers: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
+def tap_bases(window: Window | AdaptiveWindow, multipliers: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
     """Row, column and tap parts of a winner's flat index: their sum counts cells by `multipliers` (one per axis)."""
-    parts = [
-        (np.arange(o, dtype=np.int64) * s - p) * m
-        for o, s, p, m in zip(window.output_size, window.stride, window.pad_low, multipliers, strict=True)
-    ]
+    parts = [window.starts(axis) * m for axis, m in enumerate(multipliers)]
     row = np.zeros(1, np.int64)
     for part in parts[:-1]:
         row = (row[:, None] + part).reshape(-1)
