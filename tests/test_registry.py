@@ -23,6 +23,16 @@ X = np.arange(8.0).reshape(1, 8, 1)
 PLUGIN = Path(__file__).parent / "plugin_package"
 
 
+def constant(answer: float) -> Any:
+    return lambda problem, x: np.full(problem.output_shape, answer, problem.dtype)
+
+
+def answered() -> float:
+    """What a kernel of constants answers with."""
+    (value,) = set(pb.avg_pool(X, 2).ravel().tolist())
+    return float(value)
+
+
 class Registrar:
     """Registers kernels that answer with a constant, and takes them off again."""
 
@@ -34,7 +44,7 @@ class Registrar:
     ) -> None:
         if loses is not None:
             order["pays"] = lambda _: loses
-        pb.register_kernel("avg_pool", backend, name, lambda _: reason, lambda *_: np.array(answer), **order)
+        pb.register_kernel("avg_pool", backend, name, lambda _: reason, constant(answer), **order)
         self.clean.callback(pb.unregister_kernel, "avg_pool", backend, name)
 
 
@@ -58,14 +68,14 @@ def test_kernels_are_tried_in_order_of_registration(register: Registrar) -> None
     register("middle", "made_up", answer=1.5, before="two")
     assert names("made_up") == ["zero", "one", "middle", "two", *names(REFERENCE)]
     with pb.backend("made_up"):
-        assert pb.avg_pool(X, 2) == 0
+        assert answered() == 0
 
 
 def test_the_first_kernel_that_accepts_runs(register: Registrar) -> None:
     register("picky", "made_up", answer=1, reason="it is Tuesday")
     register("easy", "made_up", answer=2)
     with pb.backend("made_up"):
-        assert pb.avg_pool(X, 2) == 2
+        assert answered() == 2
         explanation = pb.explain("avg_pool", X, 2)
     assert [(v.kernel.name, v.reason) for v in explanation.verdicts][:2] == [("picky", "it is Tuesday"), ("easy", None)]
     assert explanation.chosen is not None
@@ -78,7 +88,7 @@ def test_a_kernel_that_does_not_pay_runs_only_when_asked_for(register: Registrar
     register("slow", "made_up", answer=2, loses="three times the work")
     register("quick", "made_up", answer=3)
     with pb.backend("made_up"):
-        assert pb.avg_pool(X, 2) == 3
+        assert answered() == 3
         explanation = pb.explain("avg_pool", X, 2)
         assert [(v.cannot, v.loses, v.reason) for v in explanation.verdicts[:3]] == [
             ("it is Tuesday", None, "it is Tuesday"),
@@ -91,7 +101,7 @@ def test_a_kernel_that_does_not_pay_runs_only_when_asked_for(register: Registrar
             "  runs      made_up/quick",
         ]
         with pb.kernel("slow"):
-            assert pb.avg_pool(X, 2) == 2
+            assert answered() == 2
             named = pb.explain("avg_pool", X, 2)
             assert named.chosen is not None
             assert named.chosen.name == "slow"
@@ -169,7 +179,7 @@ def test_a_kernel_by_name_passes_those_before_it(register: Registrar) -> None:
     register("one", "made_up", answer=1)
     register("two", "made_up", answer=2)
     with pb.backend("made_up"), pb.kernel("two"):
-        assert pb.avg_pool(X, 2) == 2
+        assert answered() == 2
         assert [v.kernel.name for v in pb.explain("avg_pool", X, 2).verdicts] == ["two"]
 
 
@@ -188,7 +198,7 @@ def test_contexts_nest_and_end(register: Registrar) -> None:
             assert pb.avg_pool(X, 2).size == 4
         assert current_backend() == "made_up"
         with pb.kernel("taps"), pb.kernel("one"):
-            assert pb.avg_pool(X, 2) == 1
+            assert answered() == 1
         with pytest.raises(RuntimeError, match="on purpose"), pb.backend(REFERENCE):
             raise RuntimeError("on purpose")
         assert current_backend() == "made_up"
@@ -202,7 +212,7 @@ def test_threads_do_not_share_contexts(register: Registrar) -> None:
     def work(backend: str) -> None:
         with pb.backend(backend):
             inside.wait()
-            seen[backend] = (current_backend(), np.size(pb.avg_pool(X, 2)))
+            seen[backend] = (current_backend(), pb.avg_pool(X, 2).ravel().tolist())
             inside.wait()
 
     workers = [threading.Thread(target=work, args=(backend,)) for backend in ("made_up", REFERENCE)]
@@ -211,7 +221,7 @@ def test_threads_do_not_share_contexts(register: Registrar) -> None:
             worker.start()
         for worker in workers:
             worker.join()
-    assert seen == {"made_up": ("made_up", 1), REFERENCE: (REFERENCE, 4)}
+    assert seen == {"made_up": ("made_up", [1] * 4), REFERENCE: (REFERENCE, [0.5, 2.5, 4.5, 6.5])}
 
 
 def run_python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
