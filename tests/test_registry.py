@@ -1,15 +1,10 @@
-"""The registry: order of kernels, refusals, asking by name, contexts and threads, and plug-ins found by entry point."""
+"""The registry: order of kernels, refusals, asking by name, contexts and threads. Plug-ins: test_plugins.py."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +15,6 @@ from pullback.registry import REFERENCE, current_backend, default_backend, dispa
 from pullback.settings import blocks_in_force, current_precision, under
 
 X = np.arange(8.0).reshape(1, 8, 1)
-PLUGIN = Path(__file__).parent / "plugin_package"
 
 
 def constant(answer: float) -> Any:
@@ -224,13 +218,6 @@ def test_threads_do_not_share_contexts(register: Registrar) -> None:
     assert seen == {"made_up": ("made_up", [1] * 4), REFERENCE: (REFERENCE, [0.5, 2.5, 4.5, 6.5])}
 
 
-def run_python(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    inherited = [entry for entry in [os.environ.get("PYTHONPATH")] if entry]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(path), *inherited])}
-    command = [sys.executable, *options, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_blocks_can_be_taken_to_another_thread() -> None:
     with pb.backend(REFERENCE), pb.threads(3), pb.precision("exact"):
         blocks = blocks_in_force()
@@ -248,90 +235,28 @@ def test_blocks_can_be_taken_to_another_thread() -> None:
     assert blocks_in_force() == ()
 
 
-def test_a_kernel_may_be_registered_before_the_first_call(tmp_path: Path) -> None:
-    """The built-in kernels must be on their lists already, whether or not an op has run before."""
-    code = """
-import numpy as np, pullback as pb
-pb.register_kernel("avg_pool", "reference", "last", lambda problem: None, lambda problem, x: None)
-pb.register_kernel("avg_pool", "reference", "first", lambda problem: "no", lambda problem, x: None, before="taps")
-print([k.name for k in pb.registry.kernels_for("avg_pool", "reference")])
-"""
-    result = run_python(code, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "['first', 'taps', 'last']"
+def test_names_with_their_backend_as_explanations_print_them(register: Registrar) -> None:
+    register("one", "made_up", answer=1)
+    register("two", "made_up", answer=2)
+    with pb.backend("made_up"):
+        with pb.kernel("made_up/two"):
+            assert answered() == 2
+            assert str(pb.explain("avg_pool", X, 2)).splitlines()[1:] == ["  runs      made_up/two"]
+        with pb.kernel("reference/taps"):  # which stands last in every backend's list
+            assert pb.avg_pool(X, 2).ravel().tolist() == [0.5, 2.5, 4.5, 6.5]
+        with (
+            pb.kernel("made_up/three"),
+            pytest.raises(pb.KernelError, match=r"no kernel 'made_up/three' .*; there are \['one'"),
+        ):
+            pb.avg_pool(X, 2)
+    here = "'made_up/two' is not on backend 'reference', which is in force; use pullback.backend\\('made_up'\\) too"
+    for call in (pb.avg_pool, lambda *args: pb.explain("avg_pool", *args)):
+        with pb.backend(REFERENCE), pb.kernel("made_up/two"), pytest.raises(pb.KernelError, match=here):
+            call(X, 2)
 
 
-USE_THE_PLUGIN = """
-import numpy as np, pullback as pb
-with pb.backend("cpu"):
-    names = [k.name for k in pb.registry.kernels_for("avg_pool", "cpu")]
-    assert names[names.index("whole_mean") + 1] == "whole"
-x = np.arange(12.0).reshape(1, 4, 3)
-with pb.backend("reference"):
-    explanation = pb.explain("avg_pool", x, 4)
-    print(explanation)
-    assert explanation.chosen.name == "whole_mean", explanation
-    assert pb.avg_pool(x, 4).tolist() == [[[4.5, 5.5, 6.5]]]
-    refused = pb.explain("avg_pool", x, 2)
-    assert refused.chosen.name == "taps" and "window (2,) is not the whole input (4,)" in str(refused)
-    assert pb.avg_pool(x, 2).shape == (1, 2, 3)
-    with pb.kernel("whole_mean"):
-        assert pb.avg_pool(x, 4).tolist() == [[[4.5, 5.5, 6.5]]]
-        try:
-            pb.avg_pool(x, 2)
-        except pb.KernelError as error:
-            print(error)
-        else:
-            raise SystemExit("a refused kernel ran")
-"""
-
-
-@pytest.fixture(scope="session")
-def installed_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plugin")
-    source = shutil.copytree(PLUGIN, folder / "source")  # setuptools builds inside the tree it is given
-    target = folder / "installed"
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    pip = subprocess.run([*install, "--target", target, source], capture_output=True, text=True, timeout=300, check=False)
-    assert pip.returncode == 0, pip.stderr
-    return target
-
-
-@pytest.mark.parametrize(
-    "first", ["pullback", "pullback.cpu", "pullback.cpu.machine_code.warmup", "pullback.reference", "pullback.tfjs"]
-)
-def test_an_installed_plugin_is_found_and_used(installed_plugin: Path, first: str) -> None:
-    """Whichever module of the package is imported first."""
-    result = run_python(f"import {first}\n{USE_THE_PLUGIN}", installed_plugin, "-W", "error")
-    assert result.returncode == 0, result.stderr
-    assert "runs      reference/whole_mean" in result.stdout
-    assert "reference/whole_mean: window (2,) is not the whole input (4,)" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("module", "complaint"),
-    [
-        ("def register(): raise ZeroDivisionError('broken on purpose')", "broken on purpose"),
-        ("import a_module_that_is_not_there", "a_module_that_is_not_there"),
-        ("register = 3", "not callable"),
-    ],
-)
-def test_a_broken_plugin_is_named_and_passed_over(tmp_path: Path, module: str, complaint: str) -> None:
-    info = tmp_path / "broken_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[pullback.kernels]\nbad_apple = broken_plugin:register\n")
-    (tmp_path / "broken_plugin.py").write_text(module + "\n")
-    code = """
-import warnings, numpy as np, pullback as pb
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    y = pb.max_pool(np.arange(4.0).reshape(1, 4, 1), 2)
-assert y.ravel().tolist() == [1, 3]
-[warning] = [w for w in caught if w.category is RuntimeWarning]
-print(warning.message)
-"""
-    result = run_python(code, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "'bad_apple' (broken_plugin:register)" in result.stdout
-    assert complaint in result.stdout
+def test_an_older_name_with_its_backend() -> None:
+    x, w = np.ones((1, 8, 4, 4), np.float32), np.ones((8, 1, 3, 3), np.float32)
+    with pb.backend("cpu"), pb.kernel("cpu/depthwise"):
+        verdicts = pb.explain("conv", x, w, groups=8, layout="channels_first").verdicts
+    assert [v.kernel.label for v in verdicts] == ["cpu/slide", "cpu/flat", "cpu/group_planes", "cpu/group_cells"]

@@ -42,7 +42,7 @@ def checked_reason(who: str, passes: str, ask: Accepts) -> Accepts:
         answer: object = ask(problem)
         if answer is None or isinstance(answer, str):
             return answer
-        given = repr(answer) if isinstance(answer, (bool, np.bool_)) else f"a {type(answer).__name__}"
+        given = str(answer) if isinstance(answer, (bool, np.bool_)) else f"a value of type {type(answer).__name__}"
         raise KernelError(f"{who} returned {given}; return None {passes}, or the reason as a string")
 
     return reason
@@ -94,7 +94,7 @@ def _described(result: Any) -> str:
         return f"an array of shape {result.shape} and dtype {result.dtype.name}"
     if isinstance(result, (tuple, list)):
         return f"a {type(result).__name__} of {len(result)}"
-    return "None" if result is None else f"a {type(result).__name__}"
+    return "None" if result is None else f"a value of type {type(result).__name__}"
 
 
 def _wanted(expected: Expected | None) -> str:
