@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cpu_calls import run_python
 
 import pullback as pb
 from pullback.registry import REFERENCE, current_backend, default_backend, dispatch, kernels_for
@@ -260,3 +261,21 @@ def test_an_older_name_with_its_backend() -> None:
     with pb.backend("cpu"), pb.kernel("cpu/depthwise"):
         verdicts = pb.explain("conv", x, w, groups=8, layout="channels_first").verdicts
     assert [v.kernel.label for v in verdicts] == ["cpu/slide", "cpu/flat", "cpu/group_planes", "cpu/group_cells"]
+
+
+def test_one_thread_may_import_the_kernels_while_another_asks_for_them() -> None:
+    """Neither waits for what the other holds."""
+    source = """
+import threading
+from pullback.registry import kernels_for
+workers = [
+    threading.Thread(target=lambda: __import__("pullback.cpu.kernel_list"), daemon=True),
+    threading.Thread(target=lambda: kernels_for("conv", "cpu"), daemon=True),
+]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join(20)
+print([worker.is_alive() for worker in workers])
+"""
+    assert run_python(source).strip() == "[False, False]"
