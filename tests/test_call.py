@@ -47,7 +47,12 @@ def test_a_new_kernel_is_used_at_once() -> None:
     first = pb.explain("avg_pool", X, 2).chosen
     assert first is not None
     pb.register_kernel(
-        "avg_pool", first.backend, "test-zero", lambda p: None, lambda p, x: np.zeros(p.output_shape), before=first.name
+        "avg_pool",
+        first.backend,
+        "test-zero",
+        lambda p: None,
+        lambda p, x: np.zeros(p.output_shape, p.dtype),
+        before=first.name,
     )
     try:
         assert not pb.avg_pool(X, 2).any()

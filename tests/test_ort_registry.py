@@ -155,6 +155,36 @@ def test_version_sets_the_attributes_and_outputs():
         ort.average_pool({"X": X}, POOL, opset=6)
 
 
+def test_a_misspelt_attribute_is_named_with_the_right_one():
+    for run in (ort.max_pool, ort.average_pool):
+        with pytest.raises(ValueError, match=r"^Unrecognized attribute: stride for .*; did you mean 'strides'\? Its .* pads"):
+            run({"X": X}, {"kernel_shape": [2, 2], "stride": [2, 2]})
+    with pytest.raises(
+        ValueError, match=r"padding for operator Conv .* did you mean 'pads'\? Its attributes are auto_.* group$"
+    ):
+        ort.conv({"X": X, "W": np.ones((1, 1, 3, 3), np.float32)}, {"padding": [1, 1, 1, 1]})
+    with pytest.raises(ValueError, match=r"dilations for operator AveragePool .*; it has this attribute since opset 19$"):
+        ort.average_pool({"X": X}, POOL | {"dilations": [1, 1]}, opset=18)
+    with pytest.raises(
+        ValueError, match=r"foo for operator MaxPool .version 8.\. Its attributes are auto_pad, .*, storage_order$"
+    ):
+        ort.max_pool({"X": X}, POOL | {"foo": 1}, opset=8)
+
+
+def test_gradients_let_through_what_is_no_misspelling():
+    """Upstream reads nothing of it; a lost stride would be another gradient."""
+    wrong = {"kernel_shape": [2, 2], "stride": [2, 2]}
+    with pytest.raises(ValueError, match=r"stride for operator AveragePoolGrad .*; did you mean 'strides'"):
+        ort.average_pool_grad({"dY": DY}, wrong, output_shape=X.shape)
+    with pytest.raises(ValueError, match=r"groups for operator ConvGrad .*; did you mean 'group'"):
+        ort.conv_grad({"dY": DY, "X": X, "W": np.ones((1, 1, 3, 3), np.float32)}, {"groups": 1})
+    expected = ort.average_pool_grad({"dY": DY}, POOL, output_shape=X.shape)
+    for more in ({"foo": 3}, {"storage_order": 0}, {"stride": [7, 7]}, {"__backwardpass": 1}):  # beside the right strides
+        np.testing.assert_array_equal(ort.average_pool_grad({"dY": DY}, POOL | more, output_shape=X.shape), expected)
+    with ort.quirks():
+        ort.average_pool_grad({"dY": np.ones((1, 1, 3, 3), np.float32)}, wrong, output_shape=X.shape)
+
+
 def test_bytes_since_version_12():
     x = np.array([[[-128, -128, 3, 2]]], np.int8)
     attrs = {"kernel_shape": [2], "strides": [2]}

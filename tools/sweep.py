@@ -25,7 +25,7 @@ from pullback.bench.ours import Ours
 from pullback.cpu.engine import plan_cache
 from pullback.cpu.engine.machine import machine
 from pullback.ops import call
-from pullback.registry import _chosen
+from pullback.registry import forget_choices
 
 CASES = {
     "pool": ("max3s2-112", "2s2-112", "3s1-28", "3d-2s2", "3s2-56-L3", "global-7"),
@@ -59,7 +59,7 @@ def value(family: str, name: str, new: Any) -> Iterator[None]:
 def forget() -> None:
     plan_cache.release_plans()
     call._remembered.clear()
-    _chosen.clear()
+    forget_choices()
 
 
 def numbers(family: str) -> dict[str, int | float]:

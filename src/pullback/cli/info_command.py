@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{title:<13} {text}")
     for backend in registry.backends():
         for op in PREPARE:
-            names = [f"{k.backend}/{k.name}" for k in registry.kernels_for(op, backend)]
+            names = [k.label for k in registry.kernels_for(op, backend)]
             print(f"  {backend:<11} {op:<28} {', '.join(names)}")
     return 0
 

@@ -139,6 +139,3 @@ def register() -> None:
             add_kernel(
                 op, CPU, row.name, row.can, row.run, pays=row.pays, note=row.note, error=row.error, aliases=row.aliases
             )  # fmt: skip
-
-
-register()

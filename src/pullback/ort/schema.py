@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.nearest import did_you_mean, nearest
 from pullback.ops.arguments import as_array, as_int, shown
 from pullback.ort.quirks import quirks_active
 from pullback.rules import Array
@@ -33,8 +34,9 @@ _ONNX_TYPE_NAMES = {"float32": "float", "float64": "double"}
 class Schema:
     """One operator. `versions` lists where it changed; `types` and `attributes` say since which version each holds.
 
-    `attributes` None: any attribute is let through unread. `mended_types`: accepted by default although upstream's schema
-    lacks them. `casts_float16`: 1.19.2 runs float16 through its float32 kernel (for the pool gradients that crashed).
+    `lenient`: upstream lets any attribute through unread, as a gradient's node carries those of its forward; by default one is
+    refused that looks like a misspelt one. `mended_types`: accepted by default although upstream's schema lacks them.
+    `casts_float16`: 1.19.2 runs float16 through its float32 kernel (for the pool gradients that crashed).
     """
 
     domain: str
@@ -43,12 +45,13 @@ class Schema:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: Mapping[int, tuple[str, ...]]
-    attributes: Mapping[str, int] | None = None
+    attributes: Mapping[str, int]
     required_attributes: tuple[str, ...] = ()
     optional_inputs: tuple[str, ...] = ()
     output_since: Mapping[str, int] | None = None
     mended_types: tuple[str, ...] = ()
     casts_float16: bool = True
+    lenient: bool = False
 
     def since_version(self, opset: int) -> int:
         """The version of the operator in force at an opset (contrib operators have a domain version of their own)."""
@@ -68,7 +71,10 @@ class Schema:
         return tuple(name for name in self.outputs if later.get(name, 0) <= since_version)
 
 
-_POOL_ATTRIBUTES = {"auto_pad": 1, "kernel_shape": 1, "pads": 1, "strides": 1}
+_WINDOW_ATTRIBUTES = {"auto_pad": 1, "kernel_shape": 1, "pads": 1, "strides": 1}
+_MAX_POOL_ATTRIBUTES = _WINDOW_ATTRIBUTES | {"storage_order": 8, "ceil_mode": 10, "dilations": 10}
+_AVERAGE_POOL_ATTRIBUTES = _WINDOW_ATTRIBUTES | {"count_include_pad": 7, "ceil_mode": 10, "dilations": 19}
+_CONV_ATTRIBUTES = _WINDOW_ATTRIBUTES | {"dilations": 1, "group": 1}
 _GRADIENT_TYPES = {1: HALF_TO_DOUBLE}
 _MENDED_TYPES = ("bfloat16",)
 
@@ -78,31 +84,31 @@ SCHEMAS: dict[str, Schema] = {
         Schema(
             ONNX_DOMAIN, "MaxPool", (1, 8, 10, 11, 12, 22), ("X",), ("Y", "Indices"),
             {1: HALF_TO_DOUBLE, 12: ("int8", "uint8"), 22: ("bfloat16",)},
-            _POOL_ATTRIBUTES | {"storage_order": 8, "ceil_mode": 10, "dilations": 10},
-            ("kernel_shape",), output_since={"Indices": 8},
+            _MAX_POOL_ATTRIBUTES, ("kernel_shape",), output_since={"Indices": 8},
         ),
         Schema(
             ONNX_DOMAIN, "AveragePool", (1, 7, 10, 11, 19, 22), ("X",), ("Y",), {1: HALF_TO_DOUBLE, 22: ("bfloat16",)},
-            _POOL_ATTRIBUTES | {"count_include_pad": 7, "ceil_mode": 10, "dilations": 19}, ("kernel_shape",),
+            _AVERAGE_POOL_ATTRIBUTES, ("kernel_shape",),
         ),
         Schema(
             ONNX_DOMAIN, "Conv", (1, 11, 22), ("X", "W"), ("Y",), {1: HALF_TO_DOUBLE, 22: ("bfloat16",)},
-            _POOL_ATTRIBUTES | {"dilations": 1, "group": 1}, optional_inputs=("B",),
+            _CONV_ATTRIBUTES, optional_inputs=("B",),
         ),
         Schema(
             ONNX_DOMAIN, "MaxPoolGrad", (9,), ("dY", INDEX_INPUT), ("dX",), _GRADIENT_TYPES,
-            mended_types=_MENDED_TYPES, casts_float16=False,
+            _MAX_POOL_ATTRIBUTES, mended_types=_MENDED_TYPES, casts_float16=False, lenient=True,
         ),
         Schema(
             ONNX_DOMAIN, "AveragePoolGrad", (9,), ("dY",), ("dX",), _GRADIENT_TYPES,
-            required_attributes=("kernel_shape",), mended_types=_MENDED_TYPES, casts_float16=False,
+            _AVERAGE_POOL_ATTRIBUTES, ("kernel_shape",), mended_types=_MENDED_TYPES, casts_float16=False, lenient=True,
         ),
         Schema(
-            MS_DOMAIN, "ConvGrad", (1,), ("dY", "X", "W"), ("dX", "dW", "dB"), _GRADIENT_TYPES, mended_types=_MENDED_TYPES,
+            MS_DOMAIN, "ConvGrad", (1,), ("dY", "X", "W"), ("dX", "dW", "dB"), _GRADIENT_TYPES, _CONV_ATTRIBUTES,
+            mended_types=_MENDED_TYPES, lenient=True,
         ),
         Schema(
             MS_DOMAIN, "ConvTransposeGrad", (1,), ("dY", "X", "W"), ("dX", "dW", "dB"), _GRADIENT_TYPES,
-            mended_types=_MENDED_TYPES,
+            _CONV_ATTRIBUTES | {"output_padding": 1, "output_shape": 1}, mended_types=_MENDED_TYPES, lenient=True,
         ),
     )
 }  # fmt: skip
@@ -168,11 +174,30 @@ def bind_attributes(schema: Schema, since_version: int, given: Mapping[str, Any]
     for name in schema.required_attributes:
         if name not in attrs:
             raise ValueError(f"Required attribute '{name}' is missing. ({schema.op_type} got {sorted(map(str, attrs))})")
-    known = schema.attributes
-    unknown = [] if known is None else [name for name in attrs if known.get(name, since_version + 1) > since_version]
-    if unknown:
-        raise ValueError(f"Unrecognized attribute: {unknown[0]} for operator {schema.op_type} (version {since_version})")
+    for name in attrs:
+        if not _is_known(schema, since_version, name, attrs):
+            raise ValueError(
+                f"Unrecognized attribute: {name} for operator {schema.op_type} (version {since_version})"
+                + _hint(schema, since_version, name)
+            )
     return attrs
+
+
+def _is_known(schema: Schema, since_version: int, name: Any, given: Mapping[str, Any]) -> bool:
+    if not schema.lenient:
+        return schema.attributes.get(name, since_version + 1) <= since_version
+    if quirks_active() or any(name in other.attributes for other in SCHEMAS.values()):
+        return True
+    meant = nearest(name, tuple(schema.attributes))
+    return meant is None or meant in given
+
+
+def _hint(schema: Schema, since_version: int, name: Any) -> str:
+    """What to write instead."""
+    if name in schema.attributes:
+        return f"; it has this attribute since opset {schema.attributes[name]}"
+    known = [each for each in schema.attributes if schema.lenient or schema.attributes[each] <= since_version]
+    return did_you_mean(name, known, "Its attributes")
 
 
 def onnx_type(dtype: np.dtype[Any]) -> str:

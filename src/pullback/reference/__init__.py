@@ -38,5 +38,7 @@ def _accepts_all(problem: Any) -> None:
     return None
 
 
-for _op, _run in KERNELS.items():
-    add_kernel(_op, REFERENCE, "taps", _accepts_all, _run)
+def register() -> None:
+    """Put all of them on the lists of the registry."""
+    for op, run in KERNELS.items():
+        add_kernel(op, REFERENCE, "taps", _accepts_all, run)

@@ -14,6 +14,7 @@ from pullback.ops.arguments import shown
 from pullback.ops.replay import run_translated, step
 from pullback.problem import AnyProblem, Problem
 from pullback.rules import Array
+from pullback.tfjs.attributes import check_attributes
 from pullback.tfjs.geometry import POSITIVE
 from pullback.tfjs.quirks import in_quirks
 from pullback.tfjs.tensors import as_tensor
@@ -77,9 +78,9 @@ def check_mappings(kernel: str, inputs: Any, attrs: Any) -> None:
 
 
 def kernel(
-    name: str, label: str | None = None, among: dict[str, KernelFunc] = KERNELS
+    name: str, attributes: tuple[str, ...], *, label: str | None = None, among: dict[str, KernelFunc] = KERNELS
 ) -> Callable[[Callable[[Call], Any]], KernelFunc]:
-    """Make a function of a Call into the kernel of this name, for every built-in backend."""
+    """Make a function of a Call into the kernel of this name, with these attributes, for every built-in backend."""
 
     def decorate(body: Callable[[Call], Any]) -> KernelFunc:
         def run(*, inputs: Mapping[str, Any], attrs: Mapping[str, Any], backend: Any = None) -> Any:
@@ -87,6 +88,8 @@ def kernel(
                 check_mappings(name, inputs, attrs)
 
             def translate() -> Any:
+                if not in_quirks():
+                    check_attributes(name, attributes, attrs)
                 return body(Call(name, label or name[0].lower() + name[1:], inputs, attrs))
 
             if in_quirks():  # whose answers may hang on values

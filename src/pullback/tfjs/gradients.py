@@ -13,10 +13,13 @@ import numpy as np
 
 from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.registry import KernelError
+from pullback.tfjs.configs import as_config
 from pullback.tfjs.geometry import per_axis
+from pullback.tfjs.kernels_relu import slope
 from pullback.tfjs.quirks import in_quirks
 from pullback.tfjs.recorded import run_recorded
 from pullback.tfjs.tensors import FLOAT32, js_text
+from pullback.tracing import plain
 
 Attrs = Mapping[str, Any]
 Thunks = dict[str, Callable[[], Any]]
@@ -48,8 +51,12 @@ _gradients: dict[str, GradConfig] = {}
 _beyond: dict[str, GradConfig] = {}
 
 
-def register_gradient(config: GradConfig) -> None:
-    """Give a kernel its gradient, in place of the one it may have."""
+def register_gradient(config: GradConfig | Mapping[str, Any]) -> None:
+    """Give a kernel its gradient, in place of the one it may have.
+
+    As in TF.js the config may be a dict: {"kernelName": ..., "inputsToSave": [...], "gradFunc": ...}.
+    """
+    config = as_config("register_gradient", GradConfig, config)
     with _lock:
         _gradients[config.kernel_name] = config
 
@@ -170,6 +177,14 @@ def _dilation2d_gradient(dy: Any, saved: list[Any], attrs: Attrs) -> Thunks:
     }
 
 
+def _relu_gradient(dy: Any, saved: list[Any], attrs: Attrs) -> Thunks:
+    def of_x() -> Any:
+        with np.errstate(invalid="ignore"):  # an infinite dy times a slope of 0
+            return dy * slope(plain(saved[0]))
+
+    return {"x": of_x}
+
+
 def _argmax_gradient(dys: Any, saved: list[Any], attrs: Attrs) -> Thunks:
     return {"x": lambda: run_recorded("MaxPoolGrad", {"dy": dys[0], "input": saved[0]}, attrs)}
 
@@ -190,4 +205,5 @@ _add_convolution(
 _depthwise = _Convolution("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter")
 _add_convolution(_depthwise, _depthwise, "depthwiseConv2dNative: dilation rates greater than 1 are not yet supported")
 _add("Dilation2D", ["x", "filter"], _dilation2d_gradient, upstream=True)
+_add("Relu", ["x"], _relu_gradient, upstream=True)
 _add("MaxPoolWithArgmax", ["x"], _argmax_gradient, upstream=False)

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from pullback.rules import Array
+from pullback.tfjs.attributes import CONV_2D, OF_FILTER, OF_INPUT, POOL_2D, POOL_3D, STEPS
 from pullback.tfjs.call import Call, KernelFunc, dispatch, kernel
 from pullback.tfjs.geometry import as_layout, as_shape
 from pullback.tfjs.kernels_conv import conv_problem, filter_grad, input_grad
@@ -26,25 +27,25 @@ def _pool_tangent(call: Call, rank: int, op: str, rules: dict[str, Any]) -> Arra
     return stored_as(FLOAT32, dispatch(problem, *(array.astype(dtype, copy=False) for array in arrays)))
 
 
-@kernel("MaxPoolTangent", among=BEYOND)
+@kernel("MaxPoolTangent", POOL_2D, among=BEYOND)
 def max_pool_tangent(call: Call) -> Array:
     """`t` at the winners of `input`: the derivative of MaxPool, and the gradient of MaxPoolGrad for its dy."""
     return _pool_tangent(call, 2, "max_pool_jvp", {"winner": WINNER_2D, "empty": -math.inf})
 
 
-@kernel("MaxPool3DTangent", among=BEYOND)
+@kernel("MaxPool3DTangent", POOL_3D, among=BEYOND)
 def max_pool3d_tangent(call: Call) -> Array:
     """`t` at the winners of `input`, of MaxPool3D."""
     return _pool_tangent(call, 3, "max_pool_jvp", {"winner": WINNER_3D, "empty": -math.inf})
 
 
-@kernel("AvgPoolTangent", among=BEYOND)
+@kernel("AvgPoolTangent", POOL_2D, among=BEYOND)
 def avg_pool_tangent(call: Call) -> Array:
     """AvgPool of `t`, but 0 for a window without a cell: the gradient of AvgPoolGrad for its dy."""
     return _pool_tangent(call, 2, "avg_pool", {"divisor": "valid", "empty": 0.0})
 
 
-@kernel("AvgPool3DTangent", among=BEYOND)
+@kernel("AvgPool3DTangent", POOL_3D, among=BEYOND)
 def avg_pool3d_tangent(call: Call) -> Array:
     """AvgPool3D of `t`."""
     return _pool_tangent(call, 3, "avg_pool", {"divisor": "valid", "empty": 0.0})
@@ -71,25 +72,25 @@ def _dilated_filter_grad(call: Call, rank: int) -> Array:
     return filter_grad(call, dy, x, shape, problem)
 
 
-@kernel("DilatedConv2DBackpropInput", among=BEYOND)
+@kernel("DilatedConv2DBackpropInput", CONV_2D + OF_INPUT, among=BEYOND)
 def dilated_conv2d_backprop_input(call: Call) -> Array:
     """Conv2DBackpropInput with dilations."""
     return _dilated_input_grad(call, 2)
 
 
-@kernel("DilatedConv2DBackpropFilter", among=BEYOND)
+@kernel("DilatedConv2DBackpropFilter", CONV_2D + OF_FILTER, among=BEYOND)
 def dilated_conv2d_backprop_filter(call: Call) -> Array:
     """Conv2DBackpropFilter with dilations."""
     return _dilated_filter_grad(call, 2)
 
 
-@kernel("DilatedConv3DBackpropInput", among=BEYOND)
+@kernel("DilatedConv3DBackpropInput", STEPS + OF_INPUT, among=BEYOND)
 def dilated_conv3d_backprop_input(call: Call) -> Array:
     """Conv3DBackpropInputV2 with dilations."""
     return _dilated_input_grad(call, 3)
 
 
-@kernel("DilatedConv3DBackpropFilter", among=BEYOND)
+@kernel("DilatedConv3DBackpropFilter", STEPS + OF_FILTER, among=BEYOND)
 def dilated_conv3d_backprop_filter(call: Call) -> Array:
     """Conv3DBackpropFilterV2 with dilations."""
     return _dilated_filter_grad(call, 3)

@@ -12,6 +12,7 @@ import numpy as np
 
 from pullback.problem import Problem
 from pullback.rules import Array, Layout
+from pullback.tfjs.attributes import CONV_2D, OF_FILTER, OF_INPUT, STEPS, UNDILATED_2D, UNDILATED_3D
 from pullback.tfjs.call import Call, dispatch, fit_dy, kernel, touching
 from pullback.tfjs.geometry import as_layout, as_shape, make_window, per_axis
 from pullback.tfjs.quirks import in_quirks
@@ -95,7 +96,7 @@ def filter_grad(call: Call, dy: Array, x: Array, shape: Shape, problem: Problem)
     return _filter_out(problem, stored_as(FLOAT32, df), shape)
 
 
-@kernel("Conv2D", label="conv2d")
+@kernel("Conv2D", CONV_2D, label="conv2d")
 def conv2d(call: Call) -> Array:
     """Convolution of `x` with `filter`. Attributes: strides, pad, dataFormat, dilations, dimRoundingMode."""
     x, weights = call.tensor("x", 4), call.tensor("filter", 4)
@@ -107,7 +108,7 @@ def conv2d(call: Call) -> Array:
     )
 
 
-@kernel("Conv2DBackpropInput", label="conv2dBackpropInput")
+@kernel("Conv2DBackpropInput", UNDILATED_2D + OF_INPUT, label="conv2dBackpropInput")
 def conv2d_backprop_input(call: Call) -> Array:
     """Gradient of an undilated Conv2D for its input: `dy`, `filter`, and the attribute inputShape beside Conv2D's."""
     dy, weights = call.tensor("dy", 4), call.tensor("filter", 4)
@@ -117,7 +118,7 @@ def conv2d_backprop_input(call: Call) -> Array:
     return input_grad(call, dy, weights, conv_problem(call, "conv_grad_input", shape, weights.shape, dtype, layout, mode=mode))
 
 
-@kernel("Conv2DBackpropFilter", label="conv2dBackpropFilter")
+@kernel("Conv2DBackpropFilter", UNDILATED_2D + OF_FILTER, label="conv2dBackpropFilter")
 def conv2d_backprop_filter(call: Call) -> Array:
     """Gradient of an undilated Conv2D for its filter: `x`, `dy`, and the attribute filterShape beside Conv2D's."""
     x, dy = call.tensor("x", 4), call.tensor("dy", 4)
@@ -127,7 +128,7 @@ def conv2d_backprop_filter(call: Call) -> Array:
     return filter_grad(call, dy, x, shape, conv_problem(call, "conv_grad_filter", x.shape, shape, dtype, layout, mode=mode))
 
 
-@kernel("Conv3D", label="conv3d")
+@kernel("Conv3D", STEPS, label="conv3d")
 def conv3d(call: Call) -> Array:
     """Convolution of `x` (NDHWC) with `filter`. Attributes: strides, pad, dilations; the others are not read."""
     x, weights = call.tensor("x", 5), call.tensor("filter", 5)
@@ -137,7 +138,7 @@ def conv3d(call: Call) -> Array:
     )
 
 
-@kernel("Conv3DBackpropInputV2", label="conv3dBackpropInputV2")
+@kernel("Conv3DBackpropInputV2", UNDILATED_3D + OF_INPUT, label="conv3dBackpropInputV2")
 def conv3d_backprop_input_v2(call: Call) -> Array:
     """Gradient of an undilated Conv3D for its input: `dy`, `filter`; attributes inputShape, strides, pad."""
     dy, weights = call.tensor("dy", 5), call.tensor("filter", 5)
@@ -146,7 +147,7 @@ def conv3d_backprop_input_v2(call: Call) -> Array:
     return input_grad(call, dy, weights, conv_problem(call, "conv_grad_input", shape, weights.shape, dtype))
 
 
-@kernel("Conv3DBackpropFilterV2", label="conv3dBackpropFilterV2")
+@kernel("Conv3DBackpropFilterV2", UNDILATED_3D + OF_FILTER, label="conv3dBackpropFilterV2")
 def conv3d_backprop_filter_v2(call: Call) -> Array:
     """Gradient of an undilated Conv3D for its filter: `x`, `dy`; attributes filterShape, strides, pad."""
     x, dy = call.tensor("x", 5), call.tensor("dy", 5)
@@ -165,7 +166,7 @@ def _depthwise_problem(call: Call, op: str, x: Shape, filter: Shape, dtype: Any,
     return problem
 
 
-@kernel("DepthwiseConv2dNative", label="depthwiseConv2DNative")
+@kernel("DepthwiseConv2dNative", CONV_2D, label="depthwiseConv2DNative")
 def depthwise_conv2d_native(call: Call) -> Array:
     """Convolution of each channel of `x` with its own filters. Attributes: those of Conv2D; no dilations means 1."""
     x, weights = call.tensor("x", 4), call.tensor("filter", 4)
@@ -181,7 +182,7 @@ def depthwise_conv2d_native(call: Call) -> Array:
     return _forward(call, x, weights, _depthwise_problem(call, "conv", x.shape, weights.shape, dtype, dilations))
 
 
-@kernel("DepthwiseConv2dNativeBackpropInput", label="depthwiseConv2DNativeBackpropInput")
+@kernel("DepthwiseConv2dNativeBackpropInput", CONV_2D + OF_INPUT, label="depthwiseConv2DNativeBackpropInput")
 def depthwise_conv2d_native_backprop_input(call: Call) -> Array:
     """Gradient of DepthwiseConv2dNative for its input: `dy`, `filter`, and the attribute inputShape."""
     dy, weights = call.tensor("dy", 4), call.tensor("filter", 4)
@@ -190,7 +191,7 @@ def depthwise_conv2d_native_backprop_input(call: Call) -> Array:
     return input_grad(call, dy, weights, _depthwise_problem(call, "conv_grad_input", shape, weights.shape, dtype, dilations))
 
 
-@kernel("DepthwiseConv2dNativeBackpropFilter", label="depthwiseConv2dNativeBackpropFilter")
+@kernel("DepthwiseConv2dNativeBackpropFilter", CONV_2D + OF_FILTER, label="depthwiseConv2dNativeBackpropFilter")
 def depthwise_conv2d_native_backprop_filter(call: Call) -> Array:
     """Gradient of DepthwiseConv2dNative for its filter: `x`, `dy`, and the attribute filterShape."""
     x, dy = call.tensor("x", 4), call.tensor("dy", 4)

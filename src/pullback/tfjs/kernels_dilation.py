@@ -10,6 +10,7 @@ from pullback.problem import IndexProblem, Problem
 from pullback.reference.morphology import find_winners, sum_by_tap
 from pullback.reference.pool import Winners, flat_indices
 from pullback.rules import Array, WinnerRule
+from pullback.tfjs.attributes import STEPS
 from pullback.tfjs.call import Call, dispatch, kernel
 from pullback.tfjs.geometry import make_window
 from pullback.tfjs.quirks import in_quirks
@@ -57,7 +58,7 @@ def _corners(problem: Problem, axis: int) -> Winners:
     return np.maximum(np.arange(window.output_size[axis]) * window.stride[axis] - window.pad_low[axis], 0)
 
 
-@kernel("Dilation2D", label="dilation2d")
+@kernel("Dilation2D", STEPS, label="dilation2d")
 def dilation2d(call: Call) -> Array:
     """Maximum over each window of `x` plus `filter`. Attributes: strides, pad, dilations."""
     x, weights = call.tensor("x", 4), call.tensor("filter", 3)
@@ -66,7 +67,7 @@ def dilation2d(call: Call) -> Array:
     return stored_as(x.dtype, dispatch(problem, x.astype(work, copy=False), weights.astype(work, copy=False)))
 
 
-@kernel("Dilation2DBackpropInput", label="dilation2dBackpropInput")
+@kernel("Dilation2DBackpropInput", STEPS, label="dilation2dBackpropInput")
 def dilation2d_backprop_input(call: Call) -> Array:
     """Gradient of Dilation2D for its input, from `x`, `filter` and `dy`."""
     problem, dy, x, weights = _with_dy(call, "dilation_grad_input")
@@ -89,7 +90,7 @@ def dilation2d_backprop_input(call: Call) -> Array:
     return stored_as(dtype, dispatch(scatter, dy.astype(wide), indices))
 
 
-@kernel("Dilation2DBackpropFilter", label="dilation2dBackpropFilter")
+@kernel("Dilation2DBackpropFilter", STEPS, label="dilation2dBackpropFilter")
 def dilation2d_backprop_filter(call: Call) -> Array:
     """Gradient of Dilation2D for its filter, from `x`, `filter` and `dy`."""
     problem, dy, x, weights = _with_dy(call, "dilation_grad_filter")

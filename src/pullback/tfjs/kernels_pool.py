@@ -13,6 +13,7 @@ import numpy as np
 from pullback.ops.arguments import one_of
 from pullback.problem import IndexProblem, Problem
 from pullback.rules import Array, Layout, WinnerRule
+from pullback.tfjs.attributes import ARGMAX, POOL_2D, POOL_3D
 from pullback.tfjs.call import Call, dispatch, fit_dy, kernel, touching
 from pullback.tfjs.geometry import POSITIVE, as_layout, make_window, per_axis
 from pullback.tfjs.quirks import in_quirks
@@ -114,55 +115,55 @@ def _avg_pool_grad(call: Call, rank: int) -> Array:
     return stored_as(FLOAT32, dispatch(problem, fit_dy(call, problem, dy.astype(work, copy=False), touching(problem))))
 
 
-@kernel("MaxPool")
+@kernel("MaxPool", POOL_2D)
 def max_pool(call: Call) -> Array:
     """Maximum of each window of `x` (NHWC). Attributes: filterSize, strides, pad, dimRoundingMode."""
     return _pool(call, 2, "max_pool")
 
 
-@kernel("MaxPool3D", label="maxPool3d")
+@kernel("MaxPool3D", POOL_3D, label="maxPool3d")
 def max_pool3d(call: Call) -> Array:
     """Maximum of each window of `x`, always float32. Attributes: those of MaxPool, and dataFormat (NDHWC, NCDHW)."""
     return _pool(call, 3, "max_pool")
 
 
-@kernel("AvgPool")
+@kernel("AvgPool", POOL_2D)
 def avg_pool(call: Call) -> Array:
     """Mean of each window of `x` (NHWC) over its cells in bounds. Attributes: filterSize, strides, pad, dimRoundingMode."""
     return _pool(call, 2, "avg_pool")
 
 
-@kernel("AvgPool3D", label="avgPool3d")
+@kernel("AvgPool3D", POOL_3D, label="avgPool3d")
 def avg_pool3d(call: Call) -> Array:
     """Mean of each window of `x`, always float32. Attributes: those of AvgPool, and dataFormat (NDHWC, NCDHW)."""
     return _pool(call, 3, "avg_pool")
 
 
-@kernel("MaxPoolGrad")
+@kernel("MaxPoolGrad", POOL_2D)
 def max_pool_grad(call: Call) -> Array:
     """Gradient of MaxPool from `dy` and `input`; `output` is not read."""
     return _max_pool_grad(call, 2)
 
 
-@kernel("MaxPool3DGrad")
+@kernel("MaxPool3DGrad", POOL_3D)
 def max_pool3d_grad(call: Call) -> Array:
     """Gradient of MaxPool3D from `dy` and `input`; `output` is not read."""
     return _max_pool_grad(call, 3)
 
 
-@kernel("AvgPoolGrad")
+@kernel("AvgPoolGrad", POOL_2D)
 def avg_pool_grad(call: Call) -> Array:
     """Gradient of AvgPool from `dy`; of `input` only the shape is read."""
     return _avg_pool_grad(call, 2)
 
 
-@kernel("AvgPool3DGrad")
+@kernel("AvgPool3DGrad", POOL_3D)
 def avg_pool3d_grad(call: Call) -> Array:
     """Gradient of AvgPool3D from `dy`; of `input` only the shape is read."""
     return _avg_pool_grad(call, 3)
 
 
-@kernel("MaxPoolWithArgmax", label="MaxPoolWithArgmax")
+@kernel("MaxPoolWithArgmax", ARGMAX, label="MaxPoolWithArgmax")
 def max_pool_with_argmax(call: Call) -> tuple[Array, Array]:
     """MaxPool's values and the winners' int32 indices in their image, or in x with includeBatchInIndex; -1 for no winner."""
     x = call.tensor("x", 4)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pullback.ops.arguments import shown
 from pullback.problem import check_room
-from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool
+from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool, kernels_relu
 from pullback.tfjs.backprop_ops import conv2d_backprop_input, conv3d_backprop_input
 from pullback.tfjs.call import KernelFunc
 from pullback.tfjs.geometry import is_number, make_window, per_axis
@@ -204,6 +204,12 @@ def dilation2d(x: Any, filter: Any, strides: Any, pad: Any, dilations: Any = (1,
     ensure(is_text(data_format, "NHWC"), f"Error in {op}: {message}")
     attrs = {"strides": strides, "pad": pad, "dilations": dilations}
     return as_given(run_recorded("Dilation2D", {"x": in_batch(given, 4), "filter": weights}, attrs), given, 4)
+
+
+@_or_kernel(kernels_relu.relu)
+def relu(x: Any) -> Any:
+    """The larger of x and 0, of any shape."""
+    return run_recorded("Relu", {"x": operand("relu", "x", x)})
 
 
 def _in_phases(x: Any, steps: Sequence[int]) -> Any:

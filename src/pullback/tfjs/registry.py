@@ -10,8 +10,9 @@ from typing import Any
 from pullback.forking import FRONT_END, lock_free_in_children
 from pullback.ops.arguments import shown
 from pullback.registry import KernelError
-from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool  # noqa: F401  (importing them fills KERNELS)
+from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool, kernels_relu  # noqa: F401  (importing them fills KERNELS)
 from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc, check_mappings
+from pullback.tfjs.configs import as_config
 from pullback.tfjs.quirks import in_quirks
 from pullback.tracing import any_traced
 
@@ -42,8 +43,13 @@ _instances: dict[str, Any] = {}
 _active: str | None = None
 
 
-def register_kernel(config: KernelConfig) -> None:
-    """Add a kernel; one already registered under this name and backend is replaced, with a warning."""
+def register_kernel(config: KernelConfig | Mapping[str, Any]) -> None:
+    """Add a kernel; one already registered under this name and backend is replaced, with a warning.
+
+    As in TF.js the config may be a dict: {"kernelName": ..., "backendName": ..., "kernelFunc": ...}. The function is called
+    with the keywords inputs, attrs and backend.
+    """
+    config = as_config("register_kernel", KernelConfig, config)
     key = (config.backend_name, config.kernel_name)
     with _lock:
         known = key in _kernels

@@ -259,8 +259,7 @@ def test_a_library_that_is_exchanged_while_it_is_loaded(wheel: Path, monkeypatch
 
 def test_without_a_compiler_what_is_not_shipped_runs_on_the_reference(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "has_compiler", lambda: False)
-    pb.registry._may_lack_code.cache_clear()
-    pb.registry._chosen.clear()
+    pb.registry.forget_choices()
     x = np.arange(16.0, dtype=np.float32).reshape(1, 4, 4, 1)
     try:
         with pb.backend("cpu"):
@@ -270,5 +269,4 @@ def test_without_a_compiler_what_is_not_shipped_runs_on_the_reference(wheel: Pat
             with pb.kernel("rows"), pytest.raises(MissingCode, match="is not among those shipped"):
                 pb.max_pool(x.reshape(1, 1, 4, 4), 2, layout="channels_first")
     finally:
-        pb.registry._may_lack_code.cache_clear()
-        pb.registry._chosen.clear()
+        pb.registry.forget_choices()
