@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench_fakes import CONV, POOL, FakeClock, FakePeer
 
-from pullback.bench import Selection, limits, ours, plot, results, run, table, timing
+from pullback.bench import Selection, limits, ours, plot, results, run, table, timing, trust
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, load_cases
 from pullback.bench.data import Data
 from pullback.bench.peers import all_peers
@@ -36,7 +36,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., results.Results]:
     monkeypatch.setattr(limits, "_roofs", lambda: None)  # real ones would take no time on this clock
 
     def run_fakes(cases: Sequence[Case], *peers: Callable[[FakeClock], FakePeer], mine: float = 1.0, **choice: Any) -> Any:
-        monkeypatch.setattr(ours, "Ours", lambda: FakePeer(clock, mine, ours.NAME))
+        monkeypatch.setattr(ours, "Ours", lambda kernel=None: FakePeer(clock, mine, ours.NAME))
         selection = Selection(cases, [peer(clock) for peer in peers], **{"seconds": 0.0, **choice})
         return run(selection, clock=clock, pause=lambda seconds: None)
 
@@ -184,16 +184,46 @@ def test_json_round_trip(tmp_path: Path, fake_run: Any, pool_case: Case) -> None
     assert document["settings"]["threads"] == 2
 
 
-def test_noise_is_told() -> None:
-    quiet, noisy = results.Entry([1.0, 1.1, 1.2]), results.Entry([1.0, 4.0, 5.0])
-    row = results.Row("avg_pool", "a", "channels_last", "float32", 1, 0, None, {ours.NAME: quiet, "fake": noisy})
-    assert table.note(row) == "noisy: fake"
-    assert (row.ratio("fake"), row.ratio("fake", "best")) == (pytest.approx(4.0 / 1.1), pytest.approx(1.0))
+def test_a_busy_row_is_marked_and_counted(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 2.0), ops=["avg_pool"])
+    last, first = found.rows
+    first.entries["fake"].samples = [1.0, 4.0, 5.0]
+    assert (last.busy, first.busy) == ([], ["fake"])
+    assert (table.peer_text(last, "fake"), table.peer_text(first, "fake")) == ("2.00", "4.00 busy")
+    assert (table.note(last), table.note(first)) == ("", "busy: fake")
+    assert table.rival_text(found, first) == "2.00 fake last"  # the other row's time, which nothing disturbed
+    last.ours.samples = [1.0, 1.5, 2.0]
+    assert table.peer_text(last, "fake") == "1.33 busy"
+    assert [line[-1] for line in table.summary_rows(found, "median")] == ["1 of 1", "1 of 1"]
+    table.print_results(found)
+    assert "2 of 2 rows are not to be trusted (spread beyond 25%)" in capsys.readouterr().out
 
 
 def test_spread_of_samples() -> None:
-    assert results.Entry([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).spread == pytest.approx(3.0 / 3.5)
-    assert results.Entry([1.0, 2.0]).spread is None
+    assert trust.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(3.0 / 3.5)
+    assert trust.spread([1.0, 2.0]) is None
+    assert not trust.is_busy([1.0, 2.0])
+    edge = 1 + trust.SPREAD_BAR / 2
+    assert not trust.is_busy([2 - edge, 2 - edge, 1.0, edge, edge])
+    assert trust.is_busy([2 - edge, 2 - edge, 1.0, edge + 0.01, edge + 0.01])
+
+
+@pytest.mark.parametrize(("load", "cores", "warns"), [(None, 2, False), (1.0, 2, False), (1.1, 2, True), (1.1, 4, False)])
+def test_load_at_the_start_is_a_warning(
+    load: float | None, cores: int, warns: bool, fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fake_run([pool_case], ops=["avg_pool"], layouts=LAYOUTS[:1])
+    found.machine |= {"load": load, "cores": cores}
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert out.startswith("WARNING") == warns
+    assert out.count("the machine is busy: load 1.1 on 2 cores") == 2 * warns
+
+
+def test_a_loss_is_beyond_the_noise(fake_run: Any, pool_case: Case) -> None:
+    assert [results.is_loss(ratio) for ratio in (0.94, 0.95, 0.99, 1.0)] == [True, False, False, False]
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 0.96), ops=["avg_pool"])
+    assert not any(row.loses or found.rival(row).wins for row in found.rows)
 
 
 def test_plot_shows_winning_and_losing_bars(tmp_path: Path, fake_run: Any, pool_case: Case, conv_case: Case) -> None:

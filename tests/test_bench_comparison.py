@@ -51,15 +51,15 @@ def test_the_best_peer_is_taken_from_either_layout(found: Results) -> None:
     assert found.rival(lost) == results.Rival("torch", "channels_last", 0.5)
     assert found.rival(other) == results.Rival("torch", "channels_last", 8.0)
     assert found.rival(row("channels_last", 1.0, case="alone")) is None
-    assert table.rival_text(found.rival(last), last) == "1.00 jax first"
-    assert table.rival_text(found.rival(first), first) == "0.80! jax"
+    assert table.rival_text(found, last) == "1.00 jax first"
+    assert table.rival_text(found, first) == "0.80! jax"
 
 
 def test_summary_counts_losses_to_the_best_of_all(found: Results) -> None:
     by_line = {tuple(line[:2]): line[2:] for line in table.summary_rows(found, "median")}
-    # torch, jax, the best of all, cases lost to the best of the layout, cases lost to the best of all
-    assert by_line["conv", "last"] == ["1.00", "3.00", "0.71", "1 of 2", "1 of 2"]
-    assert by_line["conv", "first"] == ["3.20", "0.80", "0.80", "1 of 1", "1 of 1"]
+    # torch, jax, the best of all, cases lost to the best of the layout, cases lost to the best of all, busy
+    assert by_line["conv", "last"] == ["1.00", "3.00", "0.71", "1 of 2", "1 of 2", "0 of 2"]
+    assert by_line["conv", "first"] == ["3.20", "0.80", "0.80", "1 of 1", "1 of 1", "0 of 1"]
     assert table.losses(found) == [
         "lost      conv, channels_first: a 0.80! jax",
         "lost      conv, channels_last: b 0.50! torch",
@@ -81,7 +81,7 @@ def test_comparisons_are_in_the_json_and_survive_it(found: Results, tmp_path: Pa
     path = tmp_path / "run.json"
     results.save(found, path)
     written = json.loads(path.read_text())["rows"]
-    assert written[1]["best_peer"] == {"peer": "jax", "layout": "channels_first", "ratio": 0.8}
+    assert written[1]["best_peer"] == {"peer": "jax", "layout": "channels_first", "ratio": 0.8, "busy": False}
     assert written[1]["layout_speed"] == pytest.approx(0.8)
     assert written[0]["entries"][ours.NAME]["kernel"] == "cpu/direct"
     assert results.load(path) == found

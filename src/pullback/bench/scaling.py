@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback import registry
+from pullback import registry, settings
 from pullback.bench import ours
 from pullback.bench.cases import OPS, Case, Kind, Task, bytes_moved, flop, parse_case
 from pullback.bench.data import make_data
@@ -120,8 +120,8 @@ def run(
 ) -> Scaling:
     """Time every point; `tick` is called with a label when one is done."""
     backend = stretch.backend or registry.default_backend()
-    settings = {name: getattr(stretch, name) for name in ("threads", "seconds", "layout", "dtype")}
-    found = Scaling(describe_machine(), settings | {"backend": backend})
+    chosen = {name: getattr(stretch, name) for name in ("threads", "seconds", "layout", "dtype")}
+    found = Scaling(describe_machine(), chosen | {"backend": backend})
     with registry.backend(backend):
         for axis, values in stretch.steps.items():
             for value in values:
@@ -143,7 +143,7 @@ def _time(
 
     def with_threads(count: int) -> Prepared:
         def work() -> None:
-            with ours.threads(count):
+            with settings.threads(count):
                 prepared.run()
 
         return Prepared(work, prepared.result)

@@ -6,30 +6,36 @@ from collections.abc import Sequence
 
 from pullback.bench.accuracy_table import print_accuracy
 from pullback.bench.ours import NAME
-from pullback.bench.results import Results, Rival, Row, Time, geometric_mean
+from pullback.bench.results import LOSS, Results, Row, Time, geometric_mean, is_loss
+from pullback.bench.trust import SPREAD_BAR, load_warning
 from pullback.cli.console import print_table
 
 LAYOUT_BAR = 0.85  # what channels_first must reach of the speed of channels_last
 SHORT_LAYOUT = {"channels_last": "last", "channels_first": "first"}
-LEGEND = """ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
+LEGEND = f"""ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
 limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution
 writes    share of another limit of pooling: writing the results alone, which a gradient does more of than a copy
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
-best      the fastest of all peers in either layout, its median / our median; ! it is faster than we are
-LOSES     the best peer of the same layout is faster than we are
-noisy     the median is more than half again the best time: look at the geometric means of the best times, or measure again"""
+best      the fastest of all peers in either layout, its median / our median; ! a loss
+LOSES     the best peer of the same layout is faster than we are: a ratio under {LOSS}
+busy      ours or the peer has a spread beyond {SPREAD_BAR:.0%}: something disturbed it, and the figure beside it is not to be trusted"""
 
 
 def describe(results: Results) -> str:
     """Machine, versions and settings, one line each."""
     m, s = results.machine, results.settings
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    lines = [
+    lines = [f"WARNING   {sentence}"] if (sentence := load_warning(m)) else []
+    if results.partial:
+        lines.append(f"PARTIAL   the run was broken off after {len(results.rows)} rows")
+    lines += [
         f"machine   {m['cpu']}, {m['cores']} cores in reach, load {m['load']}, {m['system']}",
         f"date      {m['date']}, Python {m['python']}",
         f"versions  {versions}",
         f"settings  {s['threads']} threads, {s['seconds']} s a case and participant, backend {s['backend']}",
     ]
+    if "kernel" in s:
+        lines.append(f"kernel    {s['kernel']}, asked for by name")
     lines += [f"missing   {name}: {why}" for name, why in results.missing.items()]
     return "\n".join(lines)
 
@@ -44,15 +50,22 @@ def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def ratio_text(ratio: float | None, differs: bool = False) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}{'*' if differs else ''}"
+def ratio_text(ratio: float | None, differs: bool = False, busy: bool = False) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}{'*' if differs else ''}{' busy' if busy else ''}"
 
 
-def rival_text(rival: Rival | None, row: Row) -> str:
+def peer_text(row: Row, peer: str) -> str:
+    """The ratio to a peer of the same layout."""
+    return ratio_text(row.ratio(peer), peer in row.entries and row.entries[peer].differs, row.is_busy(peer))
+
+
+def rival_text(results: Results, row: Row) -> str:
+    """The ratio to the fastest peer in either layout, and who it is."""
+    rival = results.rival(row)
     if rival is None:
         return "-"
     where = "" if rival.layout == row.layout else f" {SHORT_LAYOUT[rival.layout]}"
-    return f"{rival.ratio:.2f}{'!' if rival.wins else ''} {rival.peer}{where}"
+    return f"{rival.ratio:.2f}{'!' if rival.wins else ''} {rival.peer}{where}{' busy' if rival.busy else ''}"
 
 
 def wrong_text(row: Row) -> str:
@@ -70,18 +83,17 @@ def note(row: Row) -> str:
     if row.loses:
         notes.append(f"LOSES to {row.best_peer()}")
     notes += [f"{name} differs" for name, entry in row.entries.items() if name != NAME and entry.differs]
-    noisy = [name for name, entry in row.entries.items() if entry.noisy]
-    return ", ".join(notes + ([f"noisy: {' '.join(noisy)}"] if noisy else []))
+    return ", ".join(notes + ([f"busy: {' '.join(row.busy)}"] if row.busy else []))
 
 
 def op_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     """The lines of one op's table, the geometric means last."""
     lines = []
     for row in rows:
-        peers = [ratio_text(row.ratio(p), p in row.entries and row.entries[p].differs) for p in results.peers]
+        peers = [peer_text(row, peer) for peer in results.peers]
         ours = [seconds_text(row.ours.median), share_text(row.ours.spread), share_text(row.limit_share)]
         ours.append(share_text(row.writes_share))
-        best = [rival_text(results.rival(row), row)] if results.peers else []
+        best = [rival_text(results, row)] if results.peers else []
         lines.append([row.case, SHORT_LAYOUT[row.layout], *ours, *peers, *best, note(row)])
     for layout in dict.fromkeys(row.layout for row in rows):
         means = _means(results, [row for row in rows if row.layout == layout])
@@ -98,14 +110,15 @@ def _means(results: Results, rows: Sequence[Row], of: Time = "median") -> list[s
 
 
 def summary_rows(results: Results, of: Time) -> list[list[str]]:
-    """Per op and layout: geometric means against each peer and the best, cases lost to the best of the layout and of all."""
+    """Per op and layout: geometric means against each peer and the best, cases lost to the best of the layout and of all, busy cases."""
     lines = []
     for op, layout in dict.fromkeys((row.op, row.layout) for row in results.rows):
         rows = [row for row in results.rows if (row.op, row.layout) == (op, layout) and row.ratios()]
-        lost = sum(any((row.ratio(peer, of) or 1) < 1 for peer in row.ratios()) for row in rows)
+        lost = sum(any(is_loss(row.ratio(peer, of) or 1) for peer in row.ratios()) for row in rows)
         lost_to_all = sum(rival.wins for row in rows if (rival := results.rival(row, of)) is not None)
         if rows:
-            counts = [f"{lost} of {len(rows)}", f"{lost_to_all} of {len(rows)}"]
+            busy = sum(bool(row.busy) for row in rows)
+            counts = [f"{count} of {len(rows)}" for count in (lost, lost_to_all, busy)]
             lines.append([op, SHORT_LAYOUT[layout], *_means(results, rows, of), *counts])
     return lines
 
@@ -121,7 +134,7 @@ def print_results(results: Results) -> None:
             continue
         print_table(f"{op}, {dtype}", header, op_rows(results, rows))
     if any(row.ratios() for row in results.rows):
-        header = ("op", "channels", *peers, "cases lost", "lost to the best")
+        header = ("op", "channels", *peers, "cases lost", "lost to the best", "busy")
         print_table("geometric means of the medians", header, summary_rows(results, "median"))
         print_table("geometric means of the best times", header, summary_rows(results, "best"))
     print_layouts(results)
@@ -137,6 +150,12 @@ def print_results(results: Results) -> None:
     lost, lost_to_all = sum(row.loses for row in compared), sum(rival.wins for row in compared if (rival := results.rival(row)))
     counts = f"{lost} lost to the best peer of their layout, {lost_to_all} to the best in either"
     print(f"{len(results.rows)} rows, {len(compared)} compared, {counts}")
+    if busy := [row for row in results.rows if row.busy]:
+        print(
+            f"BUSY      {len(busy)} of {len(results.rows)} rows are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again"
+        )
+    if sentence := load_warning(results.machine):
+        print(f"WARNING   {sentence}")
     for row in results.wrong:
         print(f"FAILED {row.op} {row.case} {row.layout} {row.dtype}: {row.ours.why or wrong_text(row)}")
 
@@ -147,7 +166,7 @@ def losses(results: Results) -> list[str]:
     for row in results.rows:
         rival = results.rival(row)
         if rival is not None and rival.wins:
-            found.setdefault((row.op, row.layout), []).append(f"{row.case} {rival_text(rival, row)}")
+            found.setdefault((row.op, row.layout), []).append(f"{row.case} {rival_text(results, row)}")
     return [f"lost      {op}, {layout}: {', '.join(cases)}" for (op, layout), cases in found.items()]
 
 
