@@ -37,7 +37,7 @@ class Selection:
     kernel: str | None = None
 
     def tasks(self, case: Case, dtype: str) -> list[Task]:
-        fitting = [op for op in self.ops if OPS[op][0] == case.kind]
+        fitting = [op for op in self.ops if case.has(op)]
         return [Task(op, case, dtype, layout) for op in fitting for layout in self.layouts]
 
     def size(self) -> int:

@@ -48,7 +48,10 @@ DEFAULTS: dict[Kind, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One shape. Padding is the same at both ends of an axis in the published list; not every peer can express another."""
+    """One shape. Padding is the same at both ends of an axis in the published list; not every peer can express another.
+
+    `families`: of the ops that fit its kind, those whose names begin so.
+    """
 
     name: str
     kind: Kind
@@ -57,6 +60,11 @@ class Case:
     channels_out: int
     window: Window
     groups: int = 1
+    families: tuple[str, ...] = ("conv", "max", "avg")
+
+    def has(self, op: str) -> bool:
+        """Whether an op is timed on it."""
+        return OPS[op][0] == self.kind and op.startswith(self.families)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from statistics import median
 
 from pullback import registry, settings
 from pullback.bench import ours
-from pullback.bench.cases import OPS, Case, Task
+from pullback.bench.cases import Case, Task
 from pullback.bench.data import make_data
 from pullback.bench.peers.base import Clock
 from pullback.bench.results import geometric_mean
@@ -54,11 +54,7 @@ class Gains:
 
 def tasks(ops: Sequence[str], cases: Sequence[Case], layouts: Sequence[Layout], dtype: str) -> list[Task]:
     return [
-        Task(op, case, dtype, layout)
-        for case in cases
-        for op in ops
-        if OPS[op][0] == case.kind and op not in PAIRS
-        for layout in layouts
+        Task(op, case, dtype, layout) for case in cases for op in ops if case.has(op) and op not in PAIRS for layout in layouts
     ]
 
 

@@ -25,6 +25,12 @@ from pullback.rules import Array
 
 NAME = "pullback"
 Call = partial[Any]
+# The functions that an op of the list calls, where it is not the one of its name.
+FUNCTIONS = {
+    "max_pool_with_indices": ("max_pool",),
+    "max_pair": ("max_pool", "max_pool_grad_from_winners"),
+    "avg_pair": ("avg_pool", "avg_pool_grad"),
+}
 
 
 def by_name(kernel: str | None, run: Callable[[], Any]) -> Callable[[], Any]:

@@ -18,7 +18,7 @@ writes    share of another limit of pooling: writing the results alone, which a 
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
 best      the fastest of all peers in either layout, its median / our median; ! a loss
 LOSES     the best peer of the same layout is faster than we are: a ratio under {LOSS}
-busy      ours or the peer has a spread beyond {SPREAD_BAR:.0%}: something disturbed it, and the figure beside it is not to be trusted"""
+busy      ours or the peer has a spread beyond {SPREAD_BAR:.0%}: something disturbed it, do not trust the figure beside it"""
 
 
 def describe(results: Results) -> str:
@@ -110,7 +110,7 @@ def _means(results: Results, rows: Sequence[Row], of: Time = "median") -> list[s
 
 
 def summary_rows(results: Results, of: Time) -> list[list[str]]:
-    """Per op and layout: geometric means against each peer and the best, cases lost to the best of the layout and of all, busy cases."""
+    """Per op and layout: geometric means against each peer and the best, cases lost to the layout's best and to all, busy ones."""
     lines = []
     for op, layout in dict.fromkeys((row.op, row.layout) for row in results.rows):
         rows = [row for row in results.rows if (row.op, row.layout) == (op, layout) and row.ratios()]
@@ -151,9 +151,8 @@ def print_results(results: Results) -> None:
     counts = f"{lost} lost to the best peer of their layout, {lost_to_all} to the best in either"
     print(f"{len(results.rows)} rows, {len(compared)} compared, {counts}")
     if busy := [row for row in results.rows if row.busy]:
-        print(
-            f"BUSY      {len(busy)} of {len(results.rows)} rows are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again"
-        )
+        count = f"{len(busy)} of {len(results.rows)} rows"
+        print(f"BUSY      {count} are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again")
     if sentence := load_warning(results.machine):
         print(f"WARNING   {sentence}")
     for row in results.wrong:

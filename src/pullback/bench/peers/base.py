@@ -14,6 +14,7 @@ from pullback.registry import Kernel
 from pullback.rules import Array, Layout
 
 Clock = Callable[[], float]
+FULL_NAMES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "ort": "ONNX Runtime", "tfjs": "TF.js"}
 
 
 class UnsupportedError(Exception):
