@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench_fakes import CONV, POOL, FakeClock, FakePeer
 
-from pullback.bench import Selection, limits, ours, plot, results, run, table, timing, trust
+from pullback.bench import Selection, limits, ours, results, run, table, timing, trust
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, load_cases
 from pullback.bench.data import Data
 from pullback.bench.peers import all_peers
@@ -88,7 +88,7 @@ def test_losing_cases_are_marked(
     assert (first.layout, first.loses, first.best_peer()) == ("channels_first", True, "hare")
     table.print_results(found)
     out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if "LOSES to" in line and "small-pool" in line and "hare" in line]
+    assert [line for line in out.splitlines() if "LOSES to" in line and "avg_pool" in line and "hare" in line]
     assert "2 rows, 2 compared, 1 lost to the best peer" in out
     assert table.op_rows(found, found.rows)[0][-1] == ""
 
@@ -189,11 +189,11 @@ def test_a_busy_row_is_marked_and_counted(fake_run: Any, pool_case: Case, capsys
     last, first = found.rows
     first.entries["fake"].samples = [1.0, 4.0, 5.0]
     assert (last.busy, first.busy) == ([], ["fake"])
-    assert (table.peer_text(last, "fake"), table.peer_text(first, "fake")) == ("2.00", "4.00 busy")
+    assert (table.peer_text(last, "fake"), table.peer_text(first, "fake")) == ("2.00", "4.00?")
     assert (table.note(last), table.note(first)) == ("", "busy: fake")
     assert table.rival_text(found, first) == "2.00 fake last"  # the other row's time, which nothing disturbed
     last.ours.samples = [1.0, 1.5, 2.0]
-    assert table.peer_text(last, "fake") == "1.33 busy"
+    assert table.peer_text(last, "fake") == "1.33?"
     assert [line[-1] for line in table.summary_rows(found, "median")] == ["1 of 1", "1 of 1"]
     table.print_results(found)
     assert "2 of 2 rows are not to be trusted (spread beyond 25%)" in capsys.readouterr().out
@@ -217,42 +217,13 @@ def test_load_at_the_start_is_a_warning(
     table.print_results(found)
     out = capsys.readouterr().out
     assert out.startswith("WARNING") == warns
-    assert out.count("the machine is busy: load 1.1 on 2 cores") == 2 * warns
+    assert ("the machine is busy: load 1.1 on 2 cores" in out) == warns
 
 
 def test_a_loss_is_beyond_the_noise(fake_run: Any, pool_case: Case) -> None:
     assert [results.is_loss(ratio) for ratio in (0.94, 0.95, 0.99, 1.0)] == [True, False, False, False]
     found = fake_run([pool_case], lambda clock: FakePeer(clock, 0.96), ops=["avg_pool"])
     assert not any(row.loses or found.rival(row).wins for row in found.rows)
-
-
-def test_plot_shows_winning_and_losing_bars(tmp_path: Path, fake_run: Any, pool_case: Case, conv_case: Case) -> None:
-    found = fake_run(
-        [pool_case, conv_case],
-        lambda clock: FakePeer(clock, 4.0, "tortoise"),
-        lambda clock: FakePeer(clock, 0.25, "hare"),
-        ops=["avg_pool", "conv"],
-    )
-    picture = tmp_path / "ratios.svg"
-    plot.draw(found, picture)
-    drawn = picture.read_text()
-    assert plot.LOSING in drawn
-    assert plot.WINNING[0] in drawn
-    saved, again = tmp_path / "run.json", tmp_path / "again.png"
-    results.save(found, saved)
-    assert main(["bench", "plot", str(saved), str(again)]) == 0
-    assert again.read_bytes().startswith(b"\x89PNG")
-
-
-def test_plot_refuses_what_it_cannot_draw(tmp_path: Path, fake_run: Any, pool_case: Case, capsys: Any) -> None:
-    found = fake_run([pool_case], ops=["avg_pool"])
-    with pytest.raises(ValueError, match="nothing to plot"):
-        plot.draw(found, tmp_path / "empty.svg")
-    other = tmp_path / "other.json"
-    other.write_text("[]")
-    assert main(["bench", "plot", str(other), str(tmp_path / "x.svg")]) == 2
-    assert main(["bench", "--plot", "ratios.pdf"]) == 2
-    assert "ratios.pdf" in capsys.readouterr().err
 
 
 def test_end_to_end_on_the_reference_backend(case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

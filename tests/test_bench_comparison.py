@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_fakes import made, row
 
 from pullback.bench import accuracy, accuracy_table, ours, results, table
 from pullback.bench.cases import Task, parse_case
 from pullback.bench.data import Expected, make_data
-from pullback.bench.results import Entry, Results, Row
+from pullback.bench.results import Results
 
 CASE = parse_case(
     "conv",
@@ -20,18 +21,6 @@ CASE = parse_case(
         "padding": 1, "groups": 2, "dilation": 1,
     },
 )  # fmt: skip
-
-
-def row(layout: str, mine: float, op: str = "conv", case: str = "a", **peers: float) -> Row:
-    entries = {name: Entry([seconds], 1e-7, 2e-5) for name, seconds in {ours.NAME: mine, **peers}.items()}
-    entries[ours.NAME].cell_error, entries[ours.NAME].kernel = 0.5, "cpu/direct"
-    return Row(op, case, layout, "float32", 1, 1, None, entries)
-
-
-def made(*rows: Row) -> Results:
-    machine = {"cpu": "abacus", "cores": 2, "load": 0, "system": "any", "date": "2000-01-01", "python": "3"}
-    settings = {"threads": 2, "seconds": 0.0, "backend": "cpu"}
-    return Results(machine, settings, {ours.NAME: "1", "torch": "2", "jax": "3"}, {}, list(rows))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ writes    share of another limit of pooling: writing the results alone, which a 
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
 best      the fastest of all peers in either layout, its median / our median; ! a loss
 LOSES     the best peer of the same layout is faster than we are: a ratio under {LOSS}
-busy      ours or the peer has a spread beyond {SPREAD_BAR:.0%}: something disturbed it, do not trust the figure beside it"""
+?, busy   ours or the peer has a spread beyond {SPREAD_BAR:.0%}: something disturbed it, do not trust the figure before the mark"""
 
 
 def describe(results: Results) -> str:
@@ -50,13 +50,15 @@ def share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def ratio_text(ratio: float | None, differs: bool = False, busy: bool = False) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}{'*' if differs else ''}{' busy' if busy else ''}"
+def ratio_text(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def peer_text(row: Row, peer: str) -> str:
-    """The ratio to a peer of the same layout."""
-    return ratio_text(row.ratio(peer), peer in row.entries and row.entries[peer].differs, row.is_busy(peer))
+def peer_text(row: Row, peer: str, busy: str = "?") -> str:
+    """The ratio to a peer of the same layout, with its marks."""
+    if row.ratio(peer) is None:
+        return "-"
+    return ratio_text(row.ratio(peer)) + ("*" if row.entries[peer].differs else "") + (busy if row.is_busy(peer) else "")
 
 
 def rival_text(results: Results, row: Row) -> str:
@@ -65,7 +67,7 @@ def rival_text(results: Results, row: Row) -> str:
     if rival is None:
         return "-"
     where = "" if rival.layout == row.layout else f" {SHORT_LAYOUT[rival.layout]}"
-    return f"{rival.ratio:.2f}{'!' if rival.wins else ''} {rival.peer}{where}{' busy' if rival.busy else ''}"
+    return f"{rival.ratio:.2f}{'!' if rival.wins else ''}{'?' if rival.busy else ''} {rival.peer}{where}"
 
 
 def wrong_text(row: Row) -> str:
@@ -88,17 +90,27 @@ def note(row: Row) -> str:
 
 def op_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     """The lines of one op's table, the geometric means last."""
-    lines = []
-    for row in rows:
-        peers = [peer_text(row, peer) for peer in results.peers]
-        ours = [seconds_text(row.ours.median), share_text(row.ours.spread), share_text(row.limit_share)]
-        ours.append(share_text(row.writes_share))
-        best = [rival_text(results, row)] if results.peers else []
-        lines.append([row.case, SHORT_LAYOUT[row.layout], *ours, *peers, *best, note(row)])
+    lines = [[row.case, *_figures(results, row), note(row)] for row in rows]
     for layout in dict.fromkeys(row.layout for row in rows):
         means = _means(results, [row for row in rows if row.layout == layout])
         lines.append(["geometric mean", SHORT_LAYOUT[layout], "", "", "", "", *means, ""])
     return lines
+
+
+def case_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
+    """The lines of the only case: one for each op, with our kernel."""
+    return [[row.op, *_figures(results, row), row.ours.kernel.replace("cpu/", ""), note(row)] for row in rows]
+
+
+def _figures(results: Results, row: Row) -> list[str]:
+    ours = [
+        seconds_text(row.ours.median),
+        share_text(row.ours.spread),
+        share_text(row.limit_share),
+        share_text(row.writes_share),
+    ]
+    peers = [peer_text(row, peer) for peer in results.peers]
+    return [SHORT_LAYOUT[row.layout], *ours, *peers, *([rival_text(results, row)] if results.peers else [])]
 
 
 def _means(results: Results, rows: Sequence[Row], of: Time = "median") -> list[str]:
@@ -126,17 +138,21 @@ def summary_rows(results: Results, of: Time) -> list[list[str]]:
 def print_results(results: Results) -> None:
     """Everything on stdout."""
     print(describe(results))
+    timed = [row for row in results.rows if row.ours.samples]
     peers = (*results.peers, "best") if results.peers else ()
-    header = ("case", "channels", "ours", "spread", "limit", "writes", *peers, "note")
-    for op, dtype in dict.fromkeys((row.op, row.dtype) for row in results.rows):
-        rows = [row for row in results.rows if (row.op, row.dtype) == (op, dtype) and row.ours.samples]
-        if not rows:
-            continue
-        print_table(f"{op}, {dtype}", header, op_rows(results, rows))
-    if any(row.ratios() for row in results.rows):
-        header = ("op", "channels", *peers, "cases lost", "lost to the best", "busy")
-        print_table("geometric means of the medians", header, summary_rows(results, "median"))
-        print_table("geometric means of the best times", header, summary_rows(results, "best"))
+    header = ("channels", "ours", "spread", "limit", "writes", *peers)
+    if len({row.case for row in timed}) == 1:
+        for dtype in dict.fromkeys(row.dtype for row in timed):
+            rows = [row for row in timed if row.dtype == dtype]
+            print_table(f"{rows[0].case}, {dtype}", ("op", *header, "kernel", "note"), case_rows(results, rows))
+    else:
+        for op, dtype in dict.fromkeys((row.op, row.dtype) for row in timed):
+            rows = [row for row in timed if (row.op, row.dtype) == (op, dtype)]
+            print_table(f"{op}, {dtype}", ("case", *header, "note"), op_rows(results, rows))
+        if any(row.ratios() for row in results.rows):
+            header = ("op", "channels", *peers, "cases lost", "lost to the best", "busy")
+            print_table("geometric means of the medians", header, summary_rows(results, "median"))
+            print_table("geometric means of the best times", header, summary_rows(results, "best"))
     print_layouts(results)
     print_accuracy(results)
     print(LEGEND)
@@ -153,8 +169,6 @@ def print_results(results: Results) -> None:
     if busy := [row for row in results.rows if row.busy]:
         count = f"{len(busy)} of {len(results.rows)} rows"
         print(f"BUSY      {count} are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again")
-    if sentence := load_warning(results.machine):
-        print(f"WARNING   {sentence}")
     for row in results.wrong:
         print(f"FAILED {row.op} {row.case} {row.layout} {row.dtype}: {row.ours.why or wrong_text(row)}")
 
