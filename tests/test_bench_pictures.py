@@ -64,7 +64,7 @@ def test_text_is_large_enough_at_the_width_of_a_page(found: Results, tmp_path: P
     drawn = picture.read_text()
     [width] = re.findall(r'<svg [^>]*?width="([0-9.]+)pt"', drawn)
     shrunk = plot_style.WIDTH_PX / float(width)  # a picture's point in pixels of the page
-    assert min(float(size) * shrunk for size in re.findall(r"font: (?:bold |700 )?([0-9.]+)px", drawn)) >= 9
+    assert min(float(size) * shrunk for size in re.findall(r"font(?:-size)?: (?:bold |700 )?([0-9.]+)px", drawn)) >= 9
 
 
 def test_commands_draw_saved_runs(found: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ from pullback.bench.table import SHORT_LAYOUT
 COLUMNS = 3
 LINE_PX, PANEL_PX = 19, 70  # of a case, and around the cases of a panel
 LOSING = "X"
-ROOM, ROOM_FOR_NUMBERS = 1.25, 2.4  # beyond the outermost marks, and where cases are lost for the numbers beside them
+ROOM, ROOM_FOR_NUMBERS = 1.25, 2.6  # beyond the outermost marks, and where cases are lost for the numbers beside them
 Panel = tuple[str, str]
 
 

@@ -130,7 +130,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
     cases, left_out = find_cases(model)
     for what, count in left_out.items():
-        print(f"pullback bench: left out {count} of {what}", file=sys.stderr)
+        print(f"pullback bench: left out: {what} ({count} in the forward)", file=sys.stderr)
     return cases
 
 
@@ -139,9 +139,10 @@ def _print_list(selection: Selection) -> None:
     for op in selection.ops:
         print(f"  {op}")
     print("cases")
+    width = max(len(case.name) for case in selection.cases)
     for case in selection.cases:
         w, groups = case.window, f" groups {case.groups}" if case.groups > 1 else ""
         padding = w.pad_low if w.pad_low == w.pad_high else case.pads
         geometry = f"window {w.kernel} stride {w.stride} padding {padding} dilation {w.dilation}{groups}"
-        print(f"  {case.name:<15} {case.kind:<4} {case.input_shape} -> {case.output_shape}, {geometry}")
+        print(f"  {case.name:<{width}} {case.kind:<4} {case.input_shape} -> {case.output_shape}, {geometry}")
     print_peers()

@@ -58,8 +58,13 @@ def run_selection(command: str, selection: Selection, options: argparse.Namespac
     from pullback.bench import plot, results, table
 
     found = bench.frame(selection)
-    with timing(command, found, selection.size(), results.save, options.json) as tick:
-        bench.run(selection, tick, into=found)
+    try:
+        with timing(command, found, selection.size(), results.save, options.json) as tick:
+            bench.run(selection, tick, into=found)
+    except KeyboardInterrupt:
+        if found.rows:
+            table.print_results(found)
+        raise
     if any(row.ratios() for row in found.rows):
         draw_pictures(plot.draw, found, options.plot, options.theme)
     elif options.plot is not None:
