@@ -13,10 +13,16 @@ import pytest
 from bench_fakes import CONV, POOL
 
 from pullback import bench
-from pullback.bench import results, scaling
+from pullback.bench import limits, results, scaling
 from pullback.cli import main
 
 QUICK = ["--backend", "reference", "--peer", "none", "--seconds", "0", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own limits take a while to measure."""
+    monkeypatch.setattr(limits, "_roofs", lambda: None)
 
 
 @pytest.fixture

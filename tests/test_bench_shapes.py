@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 import pullback as pb
-from pullback.bench import results
+from pullback.bench import limits, results
 from pullback.bench.cases import load_cases, parse_case
 from pullback.cli import main
 from pullback.cli.bench_shapes import add_shape_options, case_of
 
 QUICK = ["--backend", "reference", "--peer", "none", "--seconds", "0", "--threads", "1"]
 CONV = ["--input", "2x7x6x4", "--filter", "3", "--out", "6"]
+
+
+@pytest.fixture(autouse=True)
+def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own limits take a while to measure."""
+    monkeypatch.setattr(limits, "_roofs", lambda: None)
 
 
 def case(kind: Any, *arguments: str) -> Any:
