@@ -87,9 +87,14 @@ def test_what_is_no_size_is_refused_by_name(option: str, value: str, capsys: pyt
 def test_a_shape_is_timed_in_its_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "run.json"
     layouts = ["--layout", "channels_first", "--layout", "channels_last"]
-    arguments = ["--input", "2x4x7x6", "--filter", "3", "--out", "6", "--op", "conv", "--dtype", "float64", *layouts]
-    # Options of timing may also stand before the command.
-    assert main(["bench", "--seconds", "0", "conv", *arguments, *QUICK[:4], "--threads", "1", "--json", str(saved)]) == 0
+    arguments = ["--input", "2x4x7x6", "--filter", "3", "--out", "6", "--dtype", "float64", *layouts]
+    # What is not of the shape may also stand before the command.
+    assert (
+        main(
+            ["bench", "--op", "conv", "--seconds", "0", "conv", *arguments, *QUICK[:4], "--threads", "1", "--json", str(saved)]
+        )
+        == 0
+    )
     found = results.load(saved)
     name = "2x7x6x4-3x3-6"
     assert [(r.op, r.case, r.layout, r.dtype) for r in found.rows] == [
@@ -118,7 +123,7 @@ def test_a_kernel_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             return pb.conv(*arrays)
 
     pb.register_kernel("conv", "spare", "first", lambda _: None, lambda *_: pytest.fail("another kernel was asked for"))
-    pb.register_kernel("conv", "spare", "second", lambda _: None, run)
+    pb.register_kernel("conv", "spare", "second", lambda p: None if p.groups == 1 else "it is for one group", run)
     try:
         saved = tmp_path / "run.json"
         timed = ["bench", "conv", *CONV, "--backend", "spare", "--peer", "none", "--seconds", "0", "--kernel", "second"]
@@ -129,6 +134,8 @@ def test_a_kernel_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ]  # the gradients have none so named
         assert found.settings["kernel"] == "second"
         assert calls
+        assert main([*timed, "--groups", "2"]) == 1  # nothing was timed
+        assert "not timed pullback: the kernel second refuses: it is for one group (conv;" in capsys.readouterr().out
         assert main([*timed, "--op", "conv_grad_input"]) == 2
         assert "--kernel 'second': conv_grad_input has taps on backend 'spare'" in capsys.readouterr().err
     finally:

@@ -19,7 +19,7 @@ from pullback.bench.data import (
     to_channels_last,
     to_layout,
 )
-from pullback.bench.peers.base import Prepared
+from pullback.bench.peers.base import Prepared, UnsupportedError
 from pullback.registry import Explanation
 from pullback.rules import Array
 
@@ -67,6 +67,11 @@ class Ours:
     def prepare(self, task: Task, data: Data, threads: int) -> Prepared:
         calls = calls_of(task, data, saved_by_forward(task, data))
         explained = [by_name(self.kernel, partial(explain_call, call))() for call in calls]
+        if self.kernel is not None and any(explanation.chosen is None for explanation in explained):
+            refusals = {
+                v.kernel.name: v.cannot for explanation in explained for v in explanation.verdicts if v.cannot is not None
+            }
+            raise UnsupportedError("; ".join(f"the kernel {name} refuses: {why}" for name, why in refusals.items()))
         run = by_name(self.kernel, _together(task, calls))
 
         def result() -> tuple[Array, ...]:

@@ -155,8 +155,9 @@ def print_results(results: Results) -> None:
             print_table("geometric means of the best times", header, summary_rows(results, "best"))
     print_layouts(results)
     print_accuracy(results)
-    print(LEGEND)
-    if any(row.limit_seconds is None for row in results.rows):
+    if timed:
+        print(LEGEND)
+    if any(row.limit_seconds is None for row in timed):
         print("limit     not measured: this version of the library cannot measure the machine's copy rate and FMA roof")
     for reason in absences(results):
         print(reason)

@@ -70,4 +70,4 @@ def run_selection(command: str, selection: Selection, options: argparse.Namespac
     elif options.plot is not None:
         print(f"{command}: no picture, since no case was compared with a peer", file=sys.stderr)
     table.print_results(found)
-    return 1 if found.wrong else 0
+    return 1 if found.wrong or not any(row.ours.samples for row in found.rows) else 0

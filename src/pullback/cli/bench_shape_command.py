@@ -42,7 +42,7 @@ def add(actions: Any) -> None:
             epilog=NOTE + "\n" + EXAMPLES[kind],
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_shape_options(parser, kind)
+        add_shape_options(parser, kind, inherited=True)
         add_run_options(parser, inherited=True)
         parser.set_defaults(run=partial(run, kind))
 

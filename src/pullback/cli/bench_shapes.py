@@ -44,8 +44,8 @@ def padding(text: str) -> Any:
     return pads[0][0] if len(pads) == 1 and len(pads[0]) == 1 else [(pad[0], pad[-1]) for pad in pads]
 
 
-def add_shape_options(parser: argparse.ArgumentParser, kind: Kind) -> None:
-    """The options of a shape, and what it is looked at in: ops, layouts and dtypes."""
+def add_shape_options(parser: argparse.ArgumentParser, kind: Kind, inherited: bool = False) -> None:
+    """The options of a shape, and what to look at: ops, layouts, dtypes, a kernel. `inherited`: the command above has these too."""
     shape = parser.add_argument_group("the shape")
     shape.add_argument(
         "--input", type=sizes, required=True, metavar="NxHxWxC", help="of x, in the first --layout asked for (channels_last)"
@@ -66,13 +66,18 @@ def add_shape_options(parser: argparse.ArgumentParser, kind: Kind) -> None:
         help="valid, same, same_lower, 1, 1x2, or low:high as 0:1x0:1 (default 0)",
     )
     shape.add_argument("--dilation", type=one_or_each, default=1, metavar="D", help="default 1")
+    default: dict[str, Any] = {"default": argparse.SUPPRESS} if inherited else {}
     wanted = parser.add_argument_group("what to look at; options marked + may be repeated")
-    wanted.add_argument("--op", action="append", metavar="OP", help="+ only this op (default: all of the family)")
+    wanted.add_argument("--op", action="append", metavar="OP", help="+ only this op (default: all of the family)", **default)
     wanted.add_argument(
-        "--layout", action="append", choices=LAYOUTS, help="+ default channels_last; the first also says how --input is read"
+        "--layout",
+        action="append",
+        choices=LAYOUTS,
+        help="+ default channels_last; the first also says how --input is read",
+        **default,
     )
-    wanted.add_argument("--dtype", action="append", choices=FLOAT_NAMES, help="+ default float32")
-    wanted.add_argument("--kernel", metavar="NAME", help="our kernel of this name (pullback explain lists them)")
+    wanted.add_argument("--dtype", action="append", choices=FLOAT_NAMES, help="+ default float32", **default)
+    wanted.add_argument("--kernel", metavar="NAME", help="our kernel of this name (pullback explain lists them)", **default)
 
 
 def case_of(kind: Kind, options: argparse.Namespace) -> Case:
