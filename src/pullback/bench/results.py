@@ -14,7 +14,7 @@ from pullback.bench import trust
 from pullback.bench.ours import NAME
 
 FORMAT = 1
-LOSS = 0.95  # a peer's time / ours: below it a case is lost; what lies between is the noise of a quiet machine
+LOSS = 0.95  # a peer's time / ours: below it a case is lost; from here to 1 it counts as equal
 Time = Literal["median", "best"]
 
 
@@ -101,7 +101,7 @@ class Row:
 
     @property
     def loses(self) -> bool:
-        """Whether the best peer is faster than we are, by more than the noise."""
+        """Whether the best peer is faster than we are by enough to count."""
         return any(is_loss(ratio) for ratio in self.ratios().values())
 
     def is_busy(self, peer: str) -> bool:
