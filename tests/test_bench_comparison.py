@@ -66,6 +66,23 @@ def test_layouts_are_compared_with_each_other(found: Results, capsys: pytest.Cap
     assert "4 rows, 4 compared, 2 lost to the best peer of their layout, 2 to the best in either" in out
 
 
+def test_three_peers_fit_into_a_line_with_their_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = made(
+        row("channels_last", 1.0, case="a-name-of-16-ch.", torch=2.0, jax=13.0, tensorflow=0.5),
+        row("channels_first", 1.0, case="a-name-of-16-ch.", torch=2.0),
+        row("channels_last", 1.0, case="other", torch=2.0),
+    )
+    found.versions["tensorflow"] = "4"
+    for of in found.rows:
+        of.writes_seconds = 0.5
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert "tensorflow 4 (tf)" in out
+    assert "13.00" in out
+    assert "LOSES to" in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out  # which stands where a cell was cut
+
+
 def test_comparisons_are_in_the_json_and_survive_it(found: Results, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     results.save(found, path)

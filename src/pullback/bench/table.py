@@ -11,7 +11,9 @@ from pullback.bench.trust import SPREAD_BAR, load_warning
 from pullback.cli.console import print_table
 
 LAYOUT_BAR = 0.85  # what channels_first must reach of the speed of channels_last
+# A line of the tables must fit: what does not is cut, the notes first.
 SHORT_LAYOUT = {"channels_last": "last", "channels_first": "first"}
+SHORT_PEER = {"tensorflow": "tf"}
 LEGEND = f"""ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
 limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution
 writes    share of another limit of pooling: writing the results alone, which a gradient does more of than a copy
@@ -24,7 +26,8 @@ LOSES     the best peer of the same layout is faster than we are: a ratio under 
 def describe(results: Results) -> str:
     """Machine, versions and settings, one line each."""
     m, s = results.machine, results.settings
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    short = {name: f" ({SHORT_PEER[name]})" if name in SHORT_PEER else "" for name in results.versions}
+    versions = ", ".join(f"{name} {version}{short[name]}" for name, version in results.versions.items())
     lines = [f"WARNING   {sentence}"] if (sentence := load_warning(m)) else []
     if results.partial:
         lines.append(f"PARTIAL   the run was broken off after {len(results.rows)} rows")
@@ -61,13 +64,17 @@ def peer_text(row: Row, peer: str, busy: str = "?") -> str:
     return ratio_text(row.ratio(peer)) + ("*" if row.entries[peer].differs else "") + (busy if row.is_busy(peer) else "")
 
 
+def short_peer(peer: str) -> str:
+    return SHORT_PEER.get(peer, peer)
+
+
 def rival_text(results: Results, row: Row) -> str:
     """The ratio to the fastest peer in either layout, and who it is."""
     rival = results.rival(row)
     if rival is None:
         return "-"
     where = "" if rival.layout == row.layout else f" {SHORT_LAYOUT[rival.layout]}"
-    return f"{rival.ratio:.2f}{'!' if rival.wins else ''}{'?' if rival.busy else ''} {rival.peer}{where}"
+    return f"{rival.ratio:.2f}{'!' if rival.wins else ''}{'?' if rival.busy else ''} {short_peer(rival.peer)}{where}"
 
 
 def wrong_text(row: Row) -> str:
@@ -83,32 +90,38 @@ def note(row: Row) -> str:
     elif row.ours.why:
         notes.append(f"ours: {row.ours.why}")
     if row.loses:
-        notes.append(f"LOSES to {row.best_peer()}")
-    notes += [f"{name} differs" for name, entry in row.entries.items() if name != NAME and entry.differs]
-    return ", ".join(notes + ([f"busy: {' '.join(row.busy)}"] if row.busy else []))
+        notes.append(f"LOSES to {short_peer(row.best_peer() or '')}")
+    notes += [f"{short_peer(name)} differs" for name, entry in row.entries.items() if name != NAME and entry.differs]
+    return ", ".join(notes + ([f"busy: {' '.join(map(short_peer, row.busy))}"] if row.busy else []))
 
 
 def op_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     """The lines of one op's table, the geometric means last."""
-    lines = [[row.case, *_figures(results, row), note(row)] for row in rows]
+    lines = [[row.case, *_figures(results, row, has_writes(rows)), note(row)] for row in rows]
     for layout in dict.fromkeys(row.layout for row in rows):
         means = _means(results, [row for row in rows if row.layout == layout])
-        lines.append(["geometric mean", SHORT_LAYOUT[layout], "", "", "", "", *means, ""])
+        lines.append(["geometric mean", SHORT_LAYOUT[layout], *[""] * (3 + has_writes(rows)), *means, ""])
     return lines
 
 
 def case_rows(results: Results, rows: Sequence[Row]) -> list[list[str]]:
     """The lines of the only case: one for each op, with our kernel."""
-    return [[row.op, *_figures(results, row), row.ours.kernel.replace("cpu/", ""), note(row)] for row in rows]
+    return [[row.op, *_figures(results, row, has_writes(rows)), row.ours.kernel.replace("cpu/", ""), note(row)] for row in rows]
 
 
-def _figures(results: Results, row: Row) -> list[str]:
-    ours = [
-        seconds_text(row.ours.median),
-        share_text(row.ours.spread),
-        share_text(row.limit_share),
-        share_text(row.writes_share),
-    ]
+def has_writes(rows: Sequence[Row]) -> bool:
+    """Whether a table has the column: only pooling has this limit."""
+    return any(row.writes_seconds is not None for row in rows)
+
+
+def _header(results: Results, rows: Sequence[Row]) -> list[str]:
+    peers = [*map(short_peer, results.peers), "best"] if results.peers else []
+    return ["layout", "ours", "spread", "limit", *(["writes"] if has_writes(rows) else []), *peers]
+
+
+def _figures(results: Results, row: Row, writes: bool) -> list[str]:
+    ours = [seconds_text(row.ours.median), share_text(row.ours.spread), share_text(row.limit_share)]
+    ours += [share_text(row.writes_share)] if writes else []
     peers = [peer_text(row, peer) for peer in results.peers]
     return [SHORT_LAYOUT[row.layout], *ours, *peers, *([rival_text(results, row)] if results.peers else [])]
 
@@ -139,18 +152,16 @@ def print_results(results: Results) -> None:
     """Everything on stdout."""
     print(describe(results))
     timed = [row for row in results.rows if row.ours.samples]
-    peers = (*results.peers, "best") if results.peers else ()
-    header = ("channels", "ours", "spread", "limit", "writes", *peers)
     if len({row.case for row in timed}) == 1:
         for dtype in dict.fromkeys(row.dtype for row in timed):
             rows = [row for row in timed if row.dtype == dtype]
-            print_table(f"{rows[0].case}, {dtype}", ("op", *header, "kernel", "note"), case_rows(results, rows))
+            print_table(f"{rows[0].case}, {dtype}", ("op", *_header(results, rows), "kernel", "note"), case_rows(results, rows))
     else:
         for op, dtype in dict.fromkeys((row.op, row.dtype) for row in timed):
             rows = [row for row in timed if (row.op, row.dtype) == (op, dtype)]
-            print_table(f"{op}, {dtype}", ("case", *header, "note"), op_rows(results, rows))
+            print_table(f"{op}, {dtype}", ("case", *_header(results, rows), "note"), op_rows(results, rows))
         if any(row.ratios() for row in results.rows):
-            header = ("op", "channels", *peers, "cases lost", "lost to the best", "busy")
+            header = ("op", "layout", *map(short_peer, results.peers), "best", "cases lost", "lost to the best", "busy")
             print_table("geometric means of the medians", header, summary_rows(results, "median"))
             print_table("geometric means of the best times", header, summary_rows(results, "best"))
     print_layouts(results)
