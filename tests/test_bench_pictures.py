@@ -67,6 +67,11 @@ def test_text_is_large_enough_at_the_width_of_a_page(found: Results, tmp_path: P
     assert min(float(size) * shrunk for size in re.findall(r"font(?:-size)?: (?:bold |700 )?([0-9.]+)px", drawn)) >= 9
 
 
+@pytest.mark.parametrize(("low", "high", "ticks"), [(0.4, 20, [0.5, 1, 2, 4, 8, 16]), (0.1, 700, [0.25, 1, 4, 16, 64, 256])])
+def test_ticks_are_few_and_have_1_among_them(low: float, high: float, ticks: list[float]) -> None:
+    assert plot._ticks(low, high) == ticks
+
+
 def test_commands_draw_saved_runs(found: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved, picture = tmp_path / "run.json", tmp_path / "again.png"
     results.save(found, saved)
@@ -128,7 +133,7 @@ def test_page_has_a_sortable_row_for_every_row(found: Results, tmp_path: Path) -
     assert "sortable" in (parsed.table["class"] or "")
     header, *lines = [[cell[0] for cell in line] for line in parsed.rows]
     assert header == ["op", "case", "layout", "kernel", "time", "PyTorch", "JAX", "limit", "spread", "marks"]
-    assert lines[0][:7] == ["conv", "a", "channels_last", "cpu/direct", "1.00 s", "4.00", "8.00"]
+    assert lines[0][:7] == ["conv", "a", "last", "cpu/direct", "1.00\N{NO-BREAK SPACE}s", "4.00", "8.00"]
     assert [line[-1] for line in lines] == ["", "loss: PyTorch", "busy: PyTorch", ""]
     assert (lines[2][5], lines[2][6]) == ("0.97 busy", "-")
     assert (lines[3][1], lines[3][7]) == ("<q>", "25%")

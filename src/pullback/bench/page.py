@@ -10,7 +10,7 @@ from html import escape
 
 from pullback.bench.peers.base import FULL_NAMES
 from pullback.bench.results import LOSS, Results, Row, is_loss
-from pullback.bench.table import peer_text, seconds_text, share_text
+from pullback.bench.table import SHORT_LAYOUT, peer_text, seconds_text, share_text
 from pullback.bench.trust import SPREAD_BAR, load_warning
 
 TABLE_ID = "bench-results"
@@ -18,7 +18,7 @@ NOTES = f"""Ratios are the peer's median time / ours in the same layout: above 1
 **loss**: a ratio under {LOSS}.
 **busy**: samples of ours or of the peer spread beyond {SPREAD_BAR:.0%}, so that the ratio is not to be trusted.
 **differs**, also a star: the peer's result is not the right one.
-*limit*: the share of the physical limit that we reach: for pooling a plain copy of as many bytes, for convolutions the
+*layout*: where the channels are. *limit*: the share of the physical limit that we reach: for pooling a plain copy of as many bytes, for convolutions the
 multiply-adds of the direct algorithm, which Winograd can pass.
 *spread*: of our samples, from the 20th to the 80th percentile."""
 Cell = tuple[str, float | str | None]  # what it shows, and what it is sorted by; None: nothing to sort by, last
@@ -73,9 +73,9 @@ def table(results: Results) -> str:
 
 def _line(results: Results, row: Row, several: bool) -> str:
     marks = _marks(row)
-    texts: list[Cell] = [(row.op, row.op), (row.case, row.case), (row.layout, row.layout)]
+    texts: list[Cell] = [(row.op, row.op), (row.case, row.case), (SHORT_LAYOUT[row.layout], row.layout)]
     texts += [(row.dtype, row.dtype)] if several else []
-    numbers: list[Cell] = [(seconds_text(row.ours.median), row.ours.median)]
+    numbers: list[Cell] = [(seconds_text(row.ours.median).replace(" ", "\N{NO-BREAK SPACE}"), row.ours.median)]
     numbers += [(peer_text(row, peer, " busy"), row.ratio(peer)) for peer in results.peers]
     numbers += [(share_text(share), share) for share in (row.limit_share, row.ours.spread)]
     cells = [*texts, (row.ours.kernel or "-", row.ours.kernel), *numbers, (", ".join(marks), len(marks))]

@@ -25,6 +25,7 @@ from pullback.bench.results import LOSS, Results, Row, geometric_mean, is_loss
 from pullback.bench.table import SHORT_LAYOUT
 
 COLUMNS = 3
+MOST_TICKS = 8
 LINE_PX, PANEL_PX = 19, 70  # of a case, and around the cases of a panel
 LOSING = "X"
 ROOM, ROOM_FOR_NUMBERS = 1.25, 2.6  # beyond the outermost marks, and where cases are lost for the numbers beside them
@@ -97,6 +98,13 @@ def _limits(ratios: list[float]) -> tuple[float, float]:
     return min(0.8, least), max(2.0, max(ratios) * ROOM)
 
 
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of two, or where they would crowd of four or more; 1 is always among them."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = math.ceil((last - first + 1) / MOST_TICKS)
+    return [2.0**power for power in range(first, last + 1) if power % step == 0]
+
+
 def _panel(
     axis: Any, theme: Theme, rows: list[Row], cases: list[str], peer: str | None, limits: tuple[float, float], *, labelled: bool
 ) -> None:
@@ -104,7 +112,7 @@ def _panel(
     axis.set_xscale("log", base=2)
     axis.set_xlim(*limits)
     axis.set_ylim(len(cases) - 0.4, -0.6)
-    ticks = [2.0**power for power in range(math.ceil(math.log2(limits[0])), math.floor(math.log2(limits[1])) + 1)]
+    ticks = _ticks(*limits)
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=SMALL)
     axis.xaxis.set_minor_locator(import_module("matplotlib.ticker").NullLocator())
     axis.set_yticks(range(len(cases)), cases if labelled else [""] * len(cases), fontsize=SMALL, color=theme.ink)
