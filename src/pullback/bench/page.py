@@ -18,7 +18,8 @@ NOTES = f"""Ratios are the peer's median time / ours in the same layout: above 1
 **loss**: a ratio under {LOSS}.
 **busy**: samples of ours or of the peer spread beyond {SPREAD_BAR:.0%}, so that the ratio is not to be trusted.
 **differs**, also a star: the peer's result is not the right one.
-*layout*: where the channels are. *limit*: the share of the physical limit that we reach: for pooling a plain copy of as many bytes, for convolutions the
+*layout*: where the channels are.
+*limit*: the share of the physical limit that we reach: for pooling a plain copy of as many bytes, for convolutions the
 multiply-adds of the direct algorithm, which Winograd can pass.
 *spread*: of our samples, from the 20th to the 80th percentile."""
 Cell = tuple[str, float | str | None]  # what it shows, and what it is sorted by; None: nothing to sort by, last

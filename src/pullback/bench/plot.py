@@ -28,7 +28,8 @@ COLUMNS = 3
 MOST_TICKS = 8
 LINE_PX, PANEL_PX = 19, 70  # of a case, and around the cases of a panel
 LOSING = "X"
-ROOM, ROOM_FOR_NUMBERS = 1.25, 2.6  # beyond the outermost marks, and where cases are lost for the numbers beside them
+ROOM = 1.25  # beyond the outermost marks
+ROOM_FOR_NUMBERS = 0.32  # left of a loss, of the (logarithmic) distance to the other end
 Panel = tuple[str, str]
 
 
@@ -94,8 +95,8 @@ def _ratio(row: Row, peer: str | None) -> float:
 
 
 def _limits(ratios: list[float]) -> tuple[float, float]:
-    least = min(ratios) / (ROOM_FOR_NUMBERS if is_loss(min(ratios)) else ROOM)
-    return min(0.8, least), max(2.0, max(ratios) * ROOM)
+    least, most = min(ratios), max(2.0, max(ratios) * ROOM)
+    return min(0.8, least * (least / most) ** ROOM_FOR_NUMBERS if is_loss(least) else least / ROOM), most
 
 
 def _ticks(low: float, high: float) -> list[float]:
