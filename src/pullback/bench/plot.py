@@ -29,7 +29,7 @@ MOST_TICKS = 8
 LINE_PX, PANEL_PX = 19, 70  # of a case, and around the cases of a panel
 LOSING = "X"
 ROOM = 1.25  # beyond the outermost marks
-ROOM_FOR_NUMBERS = 0.32  # left of a loss, of the (logarithmic) distance to the other end
+ROOM_FOR_NUMBERS = 0.3  # left of a loss, of the (logarithmic) distance to the other end
 Panel = tuple[str, str]
 
 
@@ -146,7 +146,7 @@ def _numbers(axis: Any, theme: Theme, rows: list[Row], line: int, peer: str | No
     """The ratios of a case that is lost, left of its marks: of both layouts where both are."""
     lost = [ratio for row in rows if is_loss(ratio := _ratio(row, peer))]
     if lost:
-        text = " / ".join(f"{ratio:.2f}" for ratio in lost)
+        text = "/".join(f"{ratio:.2f}" for ratio in lost)
         axis.annotate(
             text,
             (min(lost), line),
