@@ -160,6 +160,13 @@ def test_explain_takes_all_ops_of_the_family(kind: str, shape: list[str], capsys
     assert all("float64 channels_last" in block and "  runs " in block for block in blocks)
 
 
+@pytest.mark.parametrize("command", ["bench", "explain"])
+def test_a_shape_beyond_memory_is_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    huge = ["--input", "1000000x100000x100000x100", "--filter", "3", "--out", "1", "--backend", "reference", "--op", "conv"]
+    assert main([command, "conv", *huge, *(["--peer", "none"] if command == "bench" else [])]) == 1
+    assert "fit into memory" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_shapes_and_lists_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--case", "stem7x7", "conv", *CONV]) == 2
     assert "--case" in capsys.readouterr().err

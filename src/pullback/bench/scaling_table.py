@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pullback.bench.cases import OPS
 from pullback.bench.scaling import SPEEDUP_BAR, Point, Scaling
-from pullback.bench.table import ratio_text, seconds_text, share_text
-from pullback.bench.trust import SPREAD_BAR, load_warning
+from pullback.bench.table import LIMIT, ratio_text, seconds_text, share_text
+from pullback.bench.trust import busy_summary, load_warning
 from pullback.cli.console import print_table
 
 PER_WORK = (
     "per work  time for a unit of work relative to the largest step: 1 is perfect, 2 means that the small one pays double"
 )
-LIMIT = "limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution"
 SPEEDUP = "speed-up  time with one thread / time with all, on the largest step of each axis; ! under {bar:.2f}"
 
 
@@ -70,5 +69,4 @@ def print_scaling(scaling: Scaling) -> None:
     print(PER_WORK)
     print(LIMIT)
     if busy := sum(point.busy for point in scaling.points):
-        count = f"{busy} of {len(scaling.points)} points"
-        print(f"BUSY      {count} are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again")
+        print(busy_summary(busy, len(scaling.points), "points"))

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pullback.bench.accuracy_table import print_accuracy
 from pullback.bench.ours import NAME
 from pullback.bench.results import LOSS, Results, Row, Time, geometric_mean, is_loss
-from pullback.bench.trust import SPREAD_BAR, load_warning
+from pullback.bench.trust import SPREAD_BAR, busy_summary, load_warning
 from pullback.cli.console import print_table
 
 LAYOUT_BAR = 0.85  # what channels_first must reach of the speed of channels_last
 # A line of the tables must fit: what does not is cut, the notes first.
 SHORT_LAYOUT = {"channels_last": "last", "channels_first": "first"}
 SHORT_PEER = {"tensorflow": "tf"}
+LIMIT = "limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution"
 LEGEND = f"""ours      median seconds of our op; spread is the distance from the 20th to the 80th percentile
-limit     share of the physical limit: a copy of the bytes of a pooling op, FMA roof for the flops of a convolution
+{LIMIT}
 writes    share of another limit of pooling: writing the results alone, which a gradient does more of than a copy
 peers     peer's median / our median: above 1 we are faster; * marks a peer whose result differs from the right one
 best      the fastest of all peers in either layout, its median / our median; ! a loss
@@ -178,9 +179,8 @@ def print_results(results: Results) -> None:
     lost, lost_to_all = sum(row.loses for row in compared), sum(rival.wins for row in compared if (rival := results.rival(row)))
     counts = f"{lost} lost to the best peer of their layout, {lost_to_all} to the best in either"
     print(f"{len(results.rows)} rows, {len(compared)} compared, {counts}")
-    if busy := [row for row in results.rows if row.busy]:
-        count = f"{len(busy)} of {len(results.rows)} rows"
-        print(f"BUSY      {count} are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again")
+    if busy := sum(bool(row.busy) for row in results.rows):
+        print(busy_summary(busy, len(results.rows), "rows"))
     for row in results.wrong:
         print(f"FAILED {row.op} {row.case} {row.layout} {row.dtype}: {row.ours.why or wrong_text(row)}")
 

@@ -25,6 +25,11 @@ def is_busy(samples: Sequence[float]) -> bool:
     return found is not None and found > SPREAD_BAR
 
 
+def busy_summary(busy: int, total: int, what: str) -> str:
+    """How many of all are busy, as the last line of a table."""
+    return f"BUSY      {busy} of {total} {what} are not to be trusted (spread beyond {SPREAD_BAR:.0%}): measure again"
+
+
 def load_warning(machine: dict[str, Any]) -> str:
     """A sentence where other work was running when a run began; empty on a quiet machine, or where the load is unknown."""
     load, cores = machine["load"], machine["cores"]

@@ -61,6 +61,9 @@ def run_selection(command: str, selection: Selection, options: argparse.Namespac
     try:
         with timing(command, found, selection.size(), results.save, options.json) as tick:
             bench.run(selection, tick, into=found)
+    except MemoryError as error:
+        print(f"{command}: a case does not fit into memory: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         if found.rows:
             table.print_results(found)

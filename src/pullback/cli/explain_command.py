@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pullback import registry
@@ -55,13 +56,13 @@ def run(kind: Kind, options: argparse.Namespace) -> int:
     except (ValueError, TypeError) as error:
         print(f"pullback explain {kind}: {error}", file=sys.stderr)
         return 2
-    with registry.backend(options.backend or registry.default_backend()):
-        texts = [
-            _explained(case, op, dtype, layout, options.kernel)
-            for dtype in dtypes
-            for layout in layouts_of(options)
-            for op in ops
-        ]  # fmt: skip
+    try:
+        with registry.backend(options.backend or registry.default_backend()):
+            asked = product(dtypes, layouts_of(options), ops)
+            texts = [_explained(case, op, dtype, layout, options.kernel) for dtype, layout, op in asked]
+    except MemoryError as error:
+        print(f"pullback explain {kind}: the arrays do not fit into memory: {error}", file=sys.stderr)
+        return 1
     print("\n\n".join(texts))
     return 0
 
