@@ -1,12 +1,14 @@
-"""Two small cases, a clock and a peer for the benchmark's tests: time passes only when told to."""
+"""Two small cases, a clock, a peer and made-up results for the benchmark's tests: time passes only when told to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from pullback.bench import ours
 from pullback.bench.cases import LAYOUTS, Task
 from pullback.bench.data import Data, Expected
 from pullback.bench.peers.base import Prepared
+from pullback.bench.results import Entry, Results, Row
 from pullback.rules import Array, Layout
 
 POOL = {
@@ -71,3 +73,15 @@ class FakePeer:
             raise self.refuse
         right = Expected(data).of(task.op)
         return Prepared(lambda: self.clock.step(self.duration), lambda: tuple(self.spoil(a.copy()) for a in right))
+
+
+def row(layout: str, mine: float, op: str = "conv", case: str = "a", **peers: float) -> Row:
+    entries = {name: Entry([seconds], 1e-7, 2e-5) for name, seconds in {ours.NAME: mine, **peers}.items()}
+    entries[ours.NAME].cell_error, entries[ours.NAME].kernel = 0.5, "cpu/direct"
+    return Row(op, case, layout, "float32", 1, 1, None, entries)
+
+
+def made(*rows: Row) -> Results:
+    machine = {"cpu": "abacus", "cores": 2, "load": 0, "system": "any", "date": "2000-01-01", "python": "3"}
+    settings = {"threads": 2, "seconds": 0.0, "backend": "cpu"}
+    return Results(machine, settings, {ours.NAME: "1", "torch": "2", "jax": "3"}, {}, list(rows))

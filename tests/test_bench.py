@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bench_fakes import CONV, POOL, FakeClock, FakePeer
 
-from pullback.bench import Selection, limits, ours, plot, results, run, table, timing
+from pullback.bench import Selection, limits, ours, results, run, table, timing, trust
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, load_cases
 from pullback.bench.data import Data
 from pullback.bench.peers import all_peers
@@ -36,7 +36,7 @@ def fake_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., results.Results]:
     monkeypatch.setattr(limits, "_roofs", lambda: None)  # real ones would take no time on this clock
 
     def run_fakes(cases: Sequence[Case], *peers: Callable[[FakeClock], FakePeer], mine: float = 1.0, **choice: Any) -> Any:
-        monkeypatch.setattr(ours, "Ours", lambda: FakePeer(clock, mine, ours.NAME))
+        monkeypatch.setattr(ours, "Ours", lambda kernel=None: FakePeer(clock, mine, ours.NAME))
         selection = Selection(cases, [peer(clock) for peer in peers], **{"seconds": 0.0, **choice})
         return run(selection, clock=clock, pause=lambda seconds: None)
 
@@ -88,7 +88,7 @@ def test_losing_cases_are_marked(
     assert (first.layout, first.loses, first.best_peer()) == ("channels_first", True, "hare")
     table.print_results(found)
     out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if "LOSES to" in line and "small-pool" in line and "hare" in line]
+    assert [line for line in out.splitlines() if "LOSES to" in line and "avg_pool" in line and "hare" in line]
     assert "2 rows, 2 compared, 1 lost to the best peer" in out
     assert table.op_rows(found, found.rows)[0][-1] == ""
 
@@ -184,45 +184,46 @@ def test_json_round_trip(tmp_path: Path, fake_run: Any, pool_case: Case) -> None
     assert document["settings"]["threads"] == 2
 
 
-def test_noise_is_told() -> None:
-    quiet, noisy = results.Entry([1.0, 1.1, 1.2]), results.Entry([1.0, 4.0, 5.0])
-    row = results.Row("avg_pool", "a", "channels_last", "float32", 1, 0, None, {ours.NAME: quiet, "fake": noisy})
-    assert table.note(row) == "noisy: fake"
-    assert (row.ratio("fake"), row.ratio("fake", "best")) == (pytest.approx(4.0 / 1.1), pytest.approx(1.0))
+def test_a_busy_row_is_marked_and_counted(fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 2.0), ops=["avg_pool"])
+    last, first = found.rows
+    first.entries["fake"].samples = [1.0, 4.0, 5.0]
+    assert (last.busy, first.busy) == ([], ["fake"])
+    assert (table.peer_text(last, "fake"), table.peer_text(first, "fake")) == ("2.00", "4.00?")
+    assert (table.note(last), table.note(first)) == ("", "busy: fake")
+    assert table.rival_text(found, first) == "2.00 fake last"  # the other row's time, which nothing disturbed
+    last.ours.samples = [1.0, 1.5, 2.0]
+    assert table.peer_text(last, "fake") == "1.33?"
+    assert [line[-1] for line in table.summary_rows(found, "median")] == ["1 of 1", "1 of 1"]
+    table.print_results(found)
+    assert "2 of 2 rows are not to be trusted (spread beyond 25%)" in capsys.readouterr().out
 
 
 def test_spread_of_samples() -> None:
-    assert results.Entry([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).spread == pytest.approx(3.0 / 3.5)
-    assert results.Entry([1.0, 2.0]).spread is None
+    assert trust.spread([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(3.0 / 3.5)
+    assert trust.spread([1.0, 2.0]) is None
+    assert not trust.is_busy([1.0, 2.0])
+    edge = 1 + trust.SPREAD_BAR / 2
+    assert not trust.is_busy([2 - edge, 2 - edge, 1.0, edge, edge])
+    assert trust.is_busy([2 - edge, 2 - edge, 1.0, edge + 0.01, edge + 0.01])
 
 
-def test_plot_shows_winning_and_losing_bars(tmp_path: Path, fake_run: Any, pool_case: Case, conv_case: Case) -> None:
-    found = fake_run(
-        [pool_case, conv_case],
-        lambda clock: FakePeer(clock, 4.0, "tortoise"),
-        lambda clock: FakePeer(clock, 0.25, "hare"),
-        ops=["avg_pool", "conv"],
-    )
-    picture = tmp_path / "ratios.svg"
-    plot.draw(found, picture)
-    drawn = picture.read_text()
-    assert plot.LOSING in drawn
-    assert plot.WINNING[0] in drawn
-    saved, again = tmp_path / "run.json", tmp_path / "again.png"
-    results.save(found, saved)
-    assert main(["bench", "plot", str(saved), str(again)]) == 0
-    assert again.read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize(("load", "cores", "warns"), [(None, 2, False), (1.0, 2, False), (1.1, 2, True), (1.1, 4, False)])
+def test_load_at_the_start_is_a_warning(
+    load: float | None, cores: int, warns: bool, fake_run: Any, pool_case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = fake_run([pool_case], ops=["avg_pool"], layouts=LAYOUTS[:1])
+    found.machine |= {"load": load, "cores": cores}
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert out.startswith("WARNING") == warns
+    assert ("the machine is busy: load 1.1 on 2 cores" in out) == warns
 
 
-def test_plot_refuses_what_it_cannot_draw(tmp_path: Path, fake_run: Any, pool_case: Case, capsys: Any) -> None:
-    found = fake_run([pool_case], ops=["avg_pool"])
-    with pytest.raises(ValueError, match="nothing to plot"):
-        plot.draw(found, tmp_path / "empty.svg")
-    other = tmp_path / "other.json"
-    other.write_text("[]")
-    assert main(["bench", "plot", str(other), str(tmp_path / "x.svg")]) == 2
-    assert main(["bench", "--plot", "ratios.pdf"]) == 2
-    assert "ratios.pdf" in capsys.readouterr().err
+def test_a_loss_is_beyond_the_noise(fake_run: Any, pool_case: Case) -> None:
+    assert [results.is_loss(ratio) for ratio in (0.94, 0.95, 0.99, 1.0)] == [True, False, False, False]
+    found = fake_run([pool_case], lambda clock: FakePeer(clock, 0.96), ops=["avg_pool"])
+    assert not any(row.loses or found.rival(row).wins for row in found.rows)
 
 
 def test_end_to_end_on_the_reference_backend(case_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

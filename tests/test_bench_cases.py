@@ -37,7 +37,7 @@ def test_published_cases_are_valid_problems() -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("pool", {"stride": [1, 2, 3]}, "rank 2"),
+        ("pool", {"stride": [1, 2, 3]}, "case 'small-pool': stride is .* 3 entries for 2 spatial axes"),
         ("pool", {"extra": 1}, "keys"),
         ("pool", {"window": [30, 2]}, "spans 30 cells"),
         ("conv", {"groups": 3}, "3 groups"),
@@ -91,12 +91,9 @@ def test_our_ops_pass_their_own_gate(op: str, layout: Layout, pool_case: Case, c
     case = conv_case if OPS[op][0] == "conv" else pool_case
     data = make_data(case, "float32")
     with pb.backend("reference"):
-        try:
-            got = ours.Ours().prepare(Task(op, case, "float32", layout), data, 1).result()
-        except UnsupportedError:
-            assert op in ("max_pool_grad_from_winners", "max_pair")
-            assert not hasattr(pb, "max_pool_grad_from_winners")
-            return
+        prepared = ours.Ours().prepare(Task(op, case, "float32", layout), data, 1)
+        got = prepared.result()
+    assert {kernel.backend for kernel in prepared.kernels} == {"reference"}
     assert error(got, Expected(data).of(op)) <= tolerance(case, "float32")
 
 
@@ -109,6 +106,34 @@ def test_torch_passes_the_gate(op: str, layout: Layout, dtype: str, pool_case: C
     data = make_data(case, dtype)
     got = TorchPeer().prepare(Task(op, case, dtype, layout), data, 1).result()
     assert error(got, Expected(data).of(op)) <= tolerance(case, dtype)
+
+
+@pytest.mark.torch
+def test_torch_takes_dilated_windows_where_it_has_them() -> None:
+    case = parse_case("pool", {"size": [9, 8], "channels": 3, "window": 2, "stride": 1, "padding": 1, "dilation": 3})
+    data = make_data(case, "float32")
+    for op in ("max_pool", "max_pool_grad_from_indices", "max_pair"):
+        got = TorchPeer().prepare(Task(op, case, "float32", "channels_last"), data, 1).result()
+        assert error(got, Expected(data).of(op)) <= tolerance(case, "float32")
+    with pytest.raises(UnsupportedError, match="no dilated average pooling"):
+        TorchPeer().prepare(Task("avg_pool", case, "float32", "channels_last"), data, 1)
+
+
+@pytest.mark.torch
+def test_torch_refuses_padding_that_it_cannot_express() -> None:
+    case = parse_case("conv", {"size": [8, 8], "c_in": 2, "c_out": 3, "kernel": 2, "padding": "same"})
+    with pytest.raises(UnsupportedError, match="differs at the two ends"):
+        TorchPeer().prepare(Task("conv", case, "float32", "channels_last"), make_data(case, "float32"), 1)
+
+
+@pytest.mark.parametrize("padding", ["same", "same_lower", [[0, 2], [1, 0]]])
+def test_ours_takes_padding_that_differs_at_the_ends(padding: Any) -> None:
+    case = parse_case("pool", {"size": [8, 7], "channels": 2, "window": [4, 2], "stride": 3, "padding": padding})
+    assert case.window.pad_low != case.window.pad_high
+    data = make_data(case, "float64")
+    with pb.backend("reference"):
+        got = ours.Ours().prepare(Task("max_pair", case, "float64", "channels_first"), data, 1).result()
+    assert error(got, Expected(data).of("max_pair")) == 0
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench_fakes import made, row
 
 from pullback.bench import accuracy, accuracy_table, ours, results, table
 from pullback.bench.cases import Task, parse_case
 from pullback.bench.data import Expected, make_data
-from pullback.bench.results import Entry, Results, Row
+from pullback.bench.results import Results
 
 CASE = parse_case(
     "conv",
@@ -20,18 +21,6 @@ CASE = parse_case(
         "padding": 1, "groups": 2, "dilation": 1,
     },
 )  # fmt: skip
-
-
-def row(layout: str, mine: float, op: str = "conv", case: str = "a", **peers: float) -> Row:
-    entries = {name: Entry([seconds], 1e-7, 2e-5) for name, seconds in {ours.NAME: mine, **peers}.items()}
-    entries[ours.NAME].cell_error, entries[ours.NAME].kernel = 0.5, "cpu/direct"
-    return Row(op, case, layout, "float32", 1, 1, None, entries)
-
-
-def made(*rows: Row) -> Results:
-    machine = {"cpu": "abacus", "cores": 2, "load": 0, "system": "any", "date": "2000-01-01", "python": "3"}
-    settings = {"threads": 2, "seconds": 0.0, "backend": "cpu"}
-    return Results(machine, settings, {ours.NAME: "1", "torch": "2", "jax": "3"}, {}, list(rows))
 
 
 @pytest.fixture
@@ -51,15 +40,15 @@ def test_the_best_peer_is_taken_from_either_layout(found: Results) -> None:
     assert found.rival(lost) == results.Rival("torch", "channels_last", 0.5)
     assert found.rival(other) == results.Rival("torch", "channels_last", 8.0)
     assert found.rival(row("channels_last", 1.0, case="alone")) is None
-    assert table.rival_text(found.rival(last), last) == "1.00 jax first"
-    assert table.rival_text(found.rival(first), first) == "0.80! jax"
+    assert table.rival_text(found, last) == "1.00 jax first"
+    assert table.rival_text(found, first) == "0.80! jax"
 
 
 def test_summary_counts_losses_to_the_best_of_all(found: Results) -> None:
     by_line = {tuple(line[:2]): line[2:] for line in table.summary_rows(found, "median")}
-    # torch, jax, the best of all, cases lost to the best of the layout, cases lost to the best of all
-    assert by_line["conv", "last"] == ["1.00", "3.00", "0.71", "1 of 2", "1 of 2"]
-    assert by_line["conv", "first"] == ["3.20", "0.80", "0.80", "1 of 1", "1 of 1"]
+    # torch, jax, the best of all, cases lost to the best of the layout, cases lost to the best of all, busy
+    assert by_line["conv", "last"] == ["1.00", "3.00", "0.71", "1 of 2", "1 of 2", "0 of 2"]
+    assert by_line["conv", "first"] == ["3.20", "0.80", "0.80", "1 of 1", "1 of 1", "0 of 1"]
     assert table.losses(found) == [
         "lost      conv, channels_first: a 0.80! jax",
         "lost      conv, channels_last: b 0.50! torch",
@@ -77,11 +66,28 @@ def test_layouts_are_compared_with_each_other(found: Results, capsys: pytest.Cap
     assert "4 rows, 4 compared, 2 lost to the best peer of their layout, 2 to the best in either" in out
 
 
+def test_three_peers_fit_into_a_line_with_their_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = made(
+        row("channels_last", 1.0, case="a-name-of-16-ch.", torch=2.0, jax=13.0, tensorflow=0.5),
+        row("channels_first", 1.0, case="a-name-of-16-ch.", torch=2.0),
+        row("channels_last", 1.0, case="other", torch=2.0),
+    )
+    found.versions["tensorflow"] = "4"
+    for of in found.rows:
+        of.writes_seconds = 0.5
+    table.print_results(found)
+    out = capsys.readouterr().out
+    assert "tensorflow 4 (tf)" in out
+    assert "13.00" in out
+    assert "LOSES to" in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out  # which stands where a cell was cut
+
+
 def test_comparisons_are_in_the_json_and_survive_it(found: Results, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     results.save(found, path)
     written = json.loads(path.read_text())["rows"]
-    assert written[1]["best_peer"] == {"peer": "jax", "layout": "channels_first", "ratio": 0.8}
+    assert written[1]["best_peer"] == {"peer": "jax", "layout": "channels_first", "ratio": 0.8, "busy": False}
     assert written[1]["layout_speed"] == pytest.approx(0.8)
     assert written[0]["entries"][ours.NAME]["kernel"] == "cpu/direct"
     assert results.load(path) == found

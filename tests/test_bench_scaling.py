@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from bench_fakes import FakeClock
 
-from pullback.bench import ours, scaling, scaling_plot, scaling_table
+from pullback.bench import limits, ours, scaling, scaling_plot, scaling_table
 from pullback.bench.cases import Task, bytes_moved, flop
 from pullback.bench.data import Data
 from pullback.bench.peers.base import Prepared
@@ -29,6 +29,12 @@ class Worker:
     def prepare(self, task: Task, data: Data, threads: int) -> Prepared:
         work = flop(task) or bytes_moved(task)
         return Prepared(lambda: self.clock.step(self.overhead + work / get_num_threads()), lambda: ())
+
+
+@pytest.fixture(autouse=True)
+def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own limits take a while to measure."""
+    monkeypatch.setattr(limits, "_roofs", lambda: None)
 
 
 @pytest.fixture
@@ -95,6 +101,22 @@ def test_tables(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "only 1 of the cores" in out
 
 
+def test_limits_are_rates_in_table_json_and_picture(monkeypatch: pytest.MonkeyPatch, run: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(scaling, "fma_seconds", lambda task, threads: flop(task) / 8 / threads)
+    found = run(ops=["conv", "max_pool_grad"])
+    conv, pool = found.points[:2]
+    assert (conv.limit_rate, pool.limit_rate) == (pytest.approx(16e-9), None)
+    assert conv.rate(2) == pytest.approx(2e-9)  # a unit of work takes this worker half a second with two threads
+    assert (scaling_table.limit_text(conv, 2), scaling_table.limit_text(pool, 2)) == ("12%", "-")
+    conv.samples[2] = [1.0, 2.0, 3.0]
+    assert scaling_table.limit_text(conv, 2).endswith(" busy")
+    scaling.save(found, tmp_path / "scaling.json")
+    written = json.loads((tmp_path / "scaling.json").read_text())["points"][0]
+    assert (written["limit_rate"], written["rate"], written["busy"]) == (conv.limit_rate, conv.rate(2), True)
+    scaling_plot.draw(found, tmp_path / "scaling.svg", "dark")
+    assert "busy: not to be trusted" in (tmp_path / "scaling.svg").read_text()
+
+
 def test_json_and_picture(run: Any, tmp_path: Path) -> None:
     found = run(overhead=10.0)
     saved, picture = tmp_path / "scaling.json", tmp_path / "scaling.svg"
@@ -104,7 +126,7 @@ def test_json_and_picture(run: Any, tmp_path: Path) -> None:
     assert (written["cost"], written["speedup"]) == (found.cost(found.points[4]), found.speedup(found.points[4]))
     scaling_plot.draw(found, picture)
     drawn = picture.read_text()
-    for text in (*scaling.SCALING_OPS, "batch 1 to 4", "size 5 to 9", "perfect scaling"):
+    for text in (*scaling.SCALING_OPS, ">batch<", ">size<", "2 images of 5 x 5 with 3 channels", "FMA roof", "plain copy"):
         assert text in drawn
     again = tmp_path / "again.png"
     assert main(["bench", "plot", str(saved), str(again)]) == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,34 @@ def check_room(op: str, shape: tuple[int, ...], item_bytes: int) -> None:
         else:
             return
     raise MemoryError(f"{op}: an array of shape {shape} takes {count:.3g} bytes, more than there is; make its sizes smaller")
+
+
+OUTPUT, INPUT = attrgetter("output_shape"), attrgetter("input_shape")
+# The shape of each op's result. (input_shape is that of x, or of what indices count in; output_shape that of y.)
+RESULTS: dict[str, Callable[[Any], tuple[int, ...]]] = {
+    "conv": OUTPUT,
+    "conv_grad_input": INPUT,
+    "conv_grad_filter": attrgetter("filter_shape"),
+    "max_pool": OUTPUT,
+    "max_pool_grad": INPUT,
+    "max_pool_grad_from_indices": INPUT,
+    "max_pool_grad_from_winners": INPUT,
+    "max_pool_jvp": OUTPUT,
+    "max_pool_jvp_from_indices": OUTPUT,
+    "max_pool_jvp_from_winners": OUTPUT,
+    "max_unpool": INPUT,
+    "max_unpool_grad": OUTPUT,
+    "avg_pool": OUTPUT,
+    "avg_pool_grad": INPUT,
+    "adaptive_max_pool": OUTPUT,
+    "adaptive_max_pool_grad": INPUT,
+    "adaptive_max_pool_jvp": OUTPUT,
+    "adaptive_avg_pool": OUTPUT,
+    "adaptive_avg_pool_grad": INPUT,
+    "dilation": OUTPUT,
+    "dilation_grad_input": INPUT,
+    "dilation_grad_filter": lambda problem: (*problem.window.kernel, problem.channels_in),
+}
 
 
 @dataclass(frozen=True)
@@ -96,10 +126,9 @@ class Problem:
 
     @cached_property
     def result_shape(self) -> tuple[int, ...]:
-        """Of what the op returns: the shape of x for gradients in x, of the filter for gradients in it, else of the output."""
-        if self.op.endswith("grad_filter"):
-            return self.filter_shape
-        return self.input_shape if "_grad" in self.op else self.output_shape
+        """Of what the op returns."""
+        shape: tuple[int, ...] = RESULTS[self.op](self)
+        return shape
 
     @cached_property
     def winner_dtype(self) -> np.dtype[Any]:
@@ -145,8 +174,9 @@ class IndexProblem:
 
     @property
     def result_shape(self) -> tuple[int, ...]:
-        """Of what the op returns: the shape that the indices count in for ops that put values there, theirs for those that read."""
-        return self.input_shape if self.op in ("max_pool_grad_from_indices", "max_unpool") else self.output_shape
+        """Of what the op returns."""
+        shape: tuple[int, ...] = RESULTS[self.op](self)
+        return shape
 
 
 AnyProblem = Problem | IndexProblem

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pullback import registry
+from pullback import registry, settings
 from pullback.bench import ours
 from pullback.bench.accuracy import cell_error, error, tolerance
 from pullback.bench.cases import LAYOUTS, OPS, Case, Task, bytes_moved, flop
@@ -34,9 +34,10 @@ class Selection:
     threads: int = 2
     seconds: float = 0.5
     backend: str | None = None
+    kernel: str | None = None
 
     def tasks(self, case: Case, dtype: str) -> list[Task]:
-        fitting = [op for op in self.ops if OPS[op][0] == case.kind]
+        fitting = [op for op in self.ops if case.has(op)]
         return [Task(op, case, dtype, layout) for op in fitting for layout in self.layouts]
 
     def size(self) -> int:
@@ -49,13 +50,18 @@ def run(
     tick: Tick = lambda label: None,
     clock: Clock = time.perf_counter,
     pause: Callable[[float], object] = time.sleep,
+    into: Results | None = None,
 ) -> Results:
-    """Check and time every task; `tick` is called with each task's label when it is done."""
-    results = _frame(selection)
+    """Check and time every task; `tick` is called with each task's label when it is done.
+
+    Who wants to keep what was measured before a run is broken off passes the frame of the results: `into`, then left partial.
+    """
+    results = frame(selection) if into is None else into
+    results.partial = True
     present = [peer for peer in selection.peers if peer.name not in results.missing]
     backend = results.settings["backend"]
     try:
-        with registry.backend(backend), ours.threads(selection.threads):
+        with registry.backend(backend), settings.threads(selection.threads):
             for case in selection.cases:
                 for dtype in selection.dtypes:
                     tasks = selection.tasks(case, dtype)
@@ -69,19 +75,21 @@ def run(
     finally:
         for peer in present:
             peer.close()
+    results.partial = False
     return results
 
 
-def _frame(selection: Selection) -> Results:
+def frame(selection: Selection) -> Results:
     """Everything but the rows."""
     missing = {peer.name: why for peer in selection.peers if (why := peer.missing()) is not None}
     participants = (ours.Ours(), *(peer for peer in selection.peers if peer.name not in missing))
-    settings = {
+    chosen = {
         "threads": selection.threads,
         "seconds": selection.seconds,
         "backend": selection.backend or registry.default_backend(),
+        **({"kernel": selection.kernel} if selection.kernel else {}),
     }
-    return Results(describe_machine(), settings, {p.name: p.version() for p in participants}, missing)
+    return Results(describe_machine(), chosen, {p.name: p.version() for p in participants}, missing)
 
 
 def _row(
@@ -95,7 +103,7 @@ def _row(
 ) -> Row:
     entries: dict[str, Entry] = {}
     ready: dict[str, Prepared] = {}
-    for participant in (ours.Ours(), *(peer for peer in peers if task.layout in peer.layouts)):
+    for participant in (ours.Ours(selection.kernel), *(peer for peer in peers if task.layout in peer.layouts)):
         entry, prepared = _check(participant, task, data, expected, selection.threads)
         entries[participant.name] = entry
         if prepared is not None:
@@ -110,7 +118,9 @@ def _row(
     taken = {name: statistics.median(turns[name].samples) for name in limits}
     limit = fma_seconds(task, selection.threads) if task.case.kind == "conv" else taken.get(COPY)
     moved = bytes_moved(task)
-    return Row(task.op, task.case.name, task.layout, task.dtype, moved, flop(task), limit, entries, taken.get(WRITES))
+    return Row(
+        task.op, task.case.name, task.layout, task.dtype, moved, flop(task), limit, entries, taken.get(WRITES), task.case.shape_text
+    )  # fmt: skip
 
 
 def _check(peer: Peer, task: Task, data: Data, expected: Expected, threads: int) -> tuple[Entry, Prepared | None]:
@@ -129,7 +139,7 @@ def _check(peer: Peer, task: Task, data: Data, expected: Expected, threads: int)
         entry.why = str(failure).strip().partition("\n")[0] or type(failure).__name__
         entry.failed = not isinstance(failure, UnsupportedError)
         return entry, None
-    if prepared.kernel is not None:
-        entry.kernel = f"{prepared.kernel.backend}/{prepared.kernel.name}"
-        entry.plain_sums = prepared.kernel.error == 0
+    if prepared.kernels:
+        entry.kernel = " + ".join(f"{kernel.backend}/{kernel.name}" for kernel in prepared.kernels)
+        entry.plain_sums = all(kernel.error == 0 for kernel in prepared.kernels)
     return entry, prepared

@@ -23,19 +23,21 @@ def cells_text(entry: Entry) -> str:
     return f"{entry.cell_error:.1e}{'!' if entry.exceeds_bound else ''}"
 
 
-def accuracy_rows(results: Results, rows: list[Row]) -> list[list[str]]:
+def accuracy_rows(results: Results, rows: list[Row], first: str = "case") -> list[list[str]]:
     return [
-        [row.case, row.layout.removeprefix("channels_"), error_text(row.ours), cells_text(row.ours),
+        [getattr(row, first), row.layout.removeprefix("channels_"), error_text(row.ours), cells_text(row.ours),
          *(error_text(row.entries.get(peer)) for peer in results.peers), row.ours.kernel]
         for row in rows
     ]  # fmt: skip
 
 
 def print_accuracy(results: Results) -> None:
+    """A table for each op, or one for the only case."""
     rows = [row for row in results.rows if row.ours.cell_error is not None]
-    for op, dtype in dict.fromkeys((row.op, row.dtype) for row in rows):
-        chosen = [row for row in rows if (row.op, row.dtype) == (op, dtype)]
-        header = ("case", "channels", "ours", "cells", *results.peers, "kernel")
-        print_table(f"{op}, {dtype}: errors", header, accuracy_rows(results, chosen))
+    title, first = ("case", "op") if len({row.case for row in rows}) == 1 else ("op", "case")
+    for name, dtype in dict.fromkeys((getattr(row, title), row.dtype) for row in rows):
+        chosen = [row for row in rows if (getattr(row, title), row.dtype) == (name, dtype)]
+        header = (first, "channels", "ours", "cells", *results.peers, "kernel")
+        print_table(f"{name}, {dtype}: errors", header, accuracy_rows(results, chosen, first))
     if rows:
         print(LEGEND)

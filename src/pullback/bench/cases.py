@@ -10,6 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from pullback.ops.arguments import as_int, make_window, per_axis, shown
 from pullback.rules import Layout
 from pullback.window import Window
 
@@ -17,7 +20,7 @@ Kind = Literal["conv", "pool"]
 
 LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
-# Arrays that must be read or written once, for the physical limit; "winners" is one byte per output.
+# Arrays that must be read or written once, for the physical limit.
 OPS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "max_pool": ("pool", ("x", "y")),
     "max_pool_with_indices": ("pool", ("x", "y", "indices")),
@@ -34,15 +37,21 @@ OPS: dict[str, tuple[Kind, tuple[str, ...]]] = {
 }
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-CASE_KEYS: dict[Kind, frozenset[str]] = {
-    "conv": frozenset({"name", "rank", "batch", "c_in", "size", "c_out", "kernel", "stride", "padding", "groups", "dilation"}),
-    "pool": frozenset({"name", "rank", "batch", "channels", "size", "window", "stride", "padding"}),
+# What a case of a list must say; what it need not, and what it then is (a pooling stride of None: the window, as in the ops).
+# Its name says what it is where it has none, and its rank follows from the size.
+NEEDED: dict[Kind, tuple[str, ...]] = {"conv": ("size", "c_in", "c_out", "kernel"), "pool": ("size", "channels", "window")}
+DEFAULTS: dict[Kind, dict[str, Any]] = {
+    "conv": {"batch": 1, "stride": 1, "padding": 0, "dilation": 1, "groups": 1},
+    "pool": {"batch": 1, "stride": None, "padding": 0, "dilation": 1},
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of the list. Padding is the same at both ends of an axis, which every peer can express."""
+    """One shape. Padding is the same at both ends of an axis in the published list; not every peer can express another.
+
+    `families`: of the ops that fit its kind, those whose names begin so.
+    """
 
     name: str
     kind: Kind
@@ -51,6 +60,11 @@ class Case:
     channels_out: int
     window: Window
     groups: int = 1
+    families: tuple[str, ...] = ("conv", "max", "avg")
+
+    def has(self, op: str) -> bool:
+        """Whether an op is timed on it."""
+        return OPS[op][0] == self.kind and op.startswith(self.families)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -68,8 +82,29 @@ class Case:
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Stride, padding and dilation, one integer per spatial axis."""
-        return {"stride": self.window.stride, "padding": self.window.pad_low, "dilation": self.window.dilation}
+        """Stride, padding and dilation, one entry per spatial axis."""
+        return {"stride": self.window.stride, "padding": self.pads, "dilation": self.window.dilation}
+
+    @property
+    def pads(self) -> tuple[tuple[int, int], ...]:
+        """(low, high) of each spatial axis."""
+        return tuple(zip(self.window.pad_low, self.window.pad_high, strict=True))
+
+    @property
+    def shape_text(self) -> str:
+        """The shape in short, channels last: 4x30x30x24-3x3-48-s2-p1 is 48 filters of 3x3 at stride 2, padded by 1."""
+        w = self.window
+        parts = [_times(self.input_shape), _times(w.kernel)]
+        if self.kind == "conv":
+            parts.append(str(self.channels_out))
+        if self.kind == "pool" or set(w.stride) != {1}:
+            parts.append(f"s{_times(w.stride, shorten=True)}")
+        if any(w.pad_low + w.pad_high):
+            pads = [f"{low}" if low == high else f"{low}:{high}" for low, high in self.pads]
+            parts.append(f"p{_times(pads, shorten=True)}")
+        if set(w.dilation) != {1}:
+            parts.append(f"d{_times(w.dilation, shorten=True)}")
+        return "-".join([*parts, *([f"g{self.groups}"] if self.groups > 1 else [])])
 
     def lifted(self) -> Case:
         """A 1-D case as a 2-D one of height 1, for systems without a 1-D op; others as they are."""
@@ -94,41 +129,69 @@ class Task:
         return f"{self.op} {self.case.name} {self.layout} {self.dtype}"
 
 
-def _per_axis(value: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    return (value,) * rank if isinstance(value, int) else tuple(value)
+def _times(values: Sequence[object], shorten: bool = False) -> str:
+    """Sizes as they are written on the command line; one for all axes where it is the same and may be shortened."""
+    return "x".join(map(str, values[:1] if shorten and len(set(values)) == 1 else values))
 
 
-def parse_case(kind: Kind, entry: dict[str, Any]) -> Case:
-    """A case from its JSON object; ValueError for keys or sizes that do not fit."""
-    name = entry.get("name", "without a name")
-    if set(entry) != CASE_KEYS[kind]:
-        raise ValueError(f"case {name!r}: a {kind} case has the keys {sorted(CASE_KEYS[kind])}, not {sorted(entry)}")
-    rank = entry["rank"]
-    kernel = tuple(entry["kernel" if kind == "conv" else "window"])
-    stride, pads = _per_axis(entry["stride"], rank), _per_axis(entry["padding"], rank)
-    dilation = _per_axis(entry.get("dilation", 1), rank)
-    axes = (entry["size"], kernel, stride, pads, dilation)
-    if any(len(axis) != rank for axis in axes):
-        raise ValueError(f"case {name!r}: rank {rank} needs {rank} entries for size, window, stride, padding and dilation")
+def parse_case(kind: Kind, entry: dict[str, Any], where: str = "") -> Case:
+    """A case from its JSON object; ValueError that names the case (or `where` it comes from) and the key that does not fit."""
+    where = where or f"case {entry.get('name', 'without a name')!r}"
+    known = (*NEEDED[kind], *DEFAULTS[kind], "name", "rank")
+    for key in entry:
+        if key not in known:
+            raise ValueError(f"{where}: a {kind} case has no key {shown(key)}; the keys are {', '.join(known)}")
+    for key in NEEDED[kind]:
+        if key not in entry:
+            raise ValueError(f"{where}: the key {key!r} is missing; a {kind} case needs {', '.join(NEEDED[kind])}")
     try:
-        window = Window.make(entry["size"], kernel, stride, dilation, [(p, p) for p in pads])
-    except ValueError as error:
-        raise ValueError(f"case {name!r}: {error}") from None
+        return _case(kind, {**DEFAULTS[kind], **entry}, where)
+    except TypeError as error:
+        raise ValueError(error) from None
+
+
+def _case(kind: Kind, entry: dict[str, Any], where: str) -> Case:
+    def count(key: str) -> int:
+        number = as_int(where, key, entry[key])
+        if number < 1:
+            raise ValueError(f"{where}: {key} is {number}; it must be at least 1")
+        return number
+
+    if not isinstance(entry["size"], (list, tuple)) or not 1 <= len(entry["size"]) <= 3:
+        raise ValueError(f"{where}: size is {shown(entry['size'])}; it must be a list of 1, 2 or 3 sizes")
+    rank = len(entry["size"])
+    if entry.get("rank", rank) != rank:
+        raise ValueError(f"{where}: rank is {shown(entry['rank'])} but size has {rank} entries")
+    size = per_axis(where, "size", entry["size"], rank)
+    taps = "kernel" if kind == "conv" else "window"
+    kernel = per_axis(where, taps, entry[taps], rank)
+    stride = kernel if entry["stride"] is None else entry["stride"]
+    window = make_window(where, size, kernel, stride, entry["dilation"], entry["padding"], "floor")
     if kind == "pool":
-        return Case(name, kind, entry["batch"], entry["channels"], entry["channels"], window)
-    c_in, c_out, groups = entry["c_in"], entry["c_out"], entry["groups"]
-    if c_in % groups or c_out % groups:
-        raise ValueError(f"case {name!r}: {groups} groups do not divide {c_in} input and {c_out} output channels")
-    return Case(name, kind, entry["batch"], c_in, c_out, window, groups)
+        case = Case("", kind, count("batch"), count("channels"), count("channels"), window)
+    else:
+        c_in, c_out, groups = count("c_in"), count("c_out"), count("groups")
+        if c_in % groups or c_out % groups:
+            raise ValueError(f"{where}: {groups} groups do not divide {c_in} input and {c_out} output channels")
+        case = Case("", kind, count("batch"), c_in, c_out, window, groups)
+    name = entry.get("name", case.shape_text)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{where}: name is {shown(name)}; it must be a text")
+    return replace(case, name=name)
 
 
 def load_cases(path: Path | None = None) -> list[Case]:
     """The published list, or another file of the same form."""
     source = files("pullback.bench").joinpath("cases.json") if path is None else path
     lists = json.loads(source.read_text())
-    if not isinstance(lists, dict) or not set(lists) <= set(CASE_KEYS):
-        raise ValueError(f"a case list is an object with the lists {sorted(CASE_KEYS)}")
-    cases = [parse_case(kind, entry) for kind in CASE_KEYS for entry in lists.get(kind, [])]
+    if not isinstance(lists, dict) or not set(lists) <= set(NEEDED) or not all(isinstance(a, list) for a in lists.values()):
+        raise ValueError(f"{path or 'the case list'}: a case list is an object with the lists {' and '.join(NEEDED)}")
+    cases = []
+    for kind in NEEDED:
+        for number, entry in enumerate(lists.get(kind, []), 1):
+            if not isinstance(entry, dict):
+                raise ValueError(f"{kind} case {number} is {shown(entry)}; a case is an object")
+            cases.append(parse_case(kind, entry, "" if "name" in entry else f"{kind} case {number} (without a name)"))
     names = [case.name for case in cases]
     if len(set(names)) != len(names):
         raise ValueError(f"case names must differ: {sorted(n for n in set(names) if names.count(n) > 1)} appear twice")
@@ -151,7 +214,7 @@ def _array_bytes(task: Task) -> dict[str, int]:
     case, item = task.case, ITEM_BYTES[task.dtype]
     x, y, f = (math.prod(shape) for shape in (case.input_shape, case.output_shape, case.filter_shape))
     sizes = {"x": x * item, "dx": x * item, "y": y * item, "dy": y * item, "filter": f * item, "df": f * item}
-    sizes |= {"indices": y * 8, "winners": y}
+    sizes |= {"indices": y * 8, "winners": y * np.min_scalar_type(case.window.tap_count).itemsize}
     return {array: sizes[array] for array in OPS[task.op][1]}
 
 

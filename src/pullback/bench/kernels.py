@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
-from pullback import registry
+from pullback import registry, settings
 from pullback.bench import ours
-from pullback.bench.cases import OPS, Case, Task
+from pullback.bench.cases import Case, Task
 from pullback.bench.data import make_data
-from pullback.bench.peers.base import Clock, Prepared
+from pullback.bench.peers.base import Clock
 from pullback.bench.results import geometric_mean
 from pullback.bench.timing import take_turns
-from pullback.ops.explain import explain
 from pullback.registry import Kernel
 from pullback.rules import Layout
 
@@ -55,17 +54,13 @@ class Gains:
 
 def tasks(ops: Sequence[str], cases: Sequence[Case], layouts: Sequence[Layout], dtype: str) -> list[Task]:
     return [
-        Task(op, case, dtype, layout)
-        for case in cases
-        for op in ops
-        if OPS[op][0] == case.kind and op not in PAIRS
-        for layout in layouts
+        Task(op, case, dtype, layout) for case in cases for op in ops if case.has(op) and op not in PAIRS for layout in layouts
     ]
 
 
-def _able(call: partial[object]) -> list[Kernel]:
+def _able(call: ours.Call) -> list[Kernel]:
     """The kernels of the backend that could run a call: the one that dispatch takes, then those behind it."""
-    explanation = explain(call.func.__name__, *call.args, **call.keywords)
+    explanation = ours.explain_call(call)
     able = [v.kernel for v in explanation.verdicts if v.cannot is None and v.kernel.backend == registry.current_backend()]
     return able[able.index(explanation.chosen) :] if explanation.chosen in able else []
 
@@ -76,7 +71,7 @@ def run(
 ) -> Gains:  # fmt: skip
     """Time the kernel of each task and the next one, in turns; `tick` is called with a label when one is done."""
     gains, data = Gains(), None
-    with registry.backend(registry.default_backend()), ours.threads(threads):
+    with registry.backend(registry.default_backend()), settings.threads(threads):
         for task in wanted:
             if data is None or data.case != task.case:
                 data = make_data(task.case, task.dtype)
@@ -87,19 +82,12 @@ def run(
                 key = (task.op, able[0].name)
                 gains.alone[key] = gains.alone.get(key, 0) + 1
             elif able:
-                turns = take_turns({kernel.name: _by_name(kernel, prepared) for kernel in able}, seconds, clock, pause)
+                by_name = {k.name: replace(prepared, run=ours.by_name(k.name, prepared.run)) for k in able}
+                turns = take_turns(by_name, seconds, clock, pause)
                 times = [median(turns[kernel.name].samples) for kernel in able]
                 gains.found.append(Gain(task, able[0].name, able[1].name, *times))
             tick(task.label)
     return gains
-
-
-def _by_name(kernel: Kernel, prepared: Prepared) -> Prepared:
-    def work() -> None:
-        with registry.kernel(kernel.name):
-            prepared.run()
-
-    return Prepared(work, prepared.result)
 
 
 def print_gains(gains: Gains, least: float) -> None:

@@ -1,88 +1,187 @@
-"""The picture of a run: one panel per op, a bar per case and peer, to the right of the line at 1 where we are faster."""
+"""The picture of a run: a panel per op, a line per case, a mark per layout, right of 1 where we are faster than the peer."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pullback.bench.results import Results, Row
+from pullback.bench.cases import OPS
+from pullback.bench.peers.base import FULL_NAMES
+from pullback.bench.plot_style import (
+    MARKERS,
+    NORMAL,
+    SMALL,
+    THEMES,
+    Theme,
+    dress,
+    marker,
+    new_figure,
+    save_figure,
+)  # fmt: skip
+from pullback.bench.results import LOSS, Results, Row, geometric_mean, is_loss
 from pullback.bench.table import SHORT_LAYOUT
 
-WINNING = ("#1f6f8b", "#62a9b8", "#a8d3d8", "#4d5b8c", "#9aa5cf")
-LOSING = "#d1495b"
 COLUMNS = 3
-BAR_INCHES = 0.17
-ROOM = 2.2  # beyond the longest bar, for its number
+MOST_TICKS = 8
+LINE_PX, PANEL_PX = 19, 70  # of a case, and around the cases of a panel
+LOSING = "X"
+ROOM = 1.25  # beyond the outermost marks
+ROOM_FOR_NUMBERS = 0.3  # left of a loss, of the (logarithmic) distance to the other end
+Panel = tuple[str, str]
 
 
-def draw(results: Results, path: Path) -> None:
-    """Draw a run into a .png or .svg file; a run without any comparison is a ValueError."""
-    rows = [row for row in results.rows if row.ratios()]
+def narrowed(results: Results, family: str | None = None, ops: list[str] | None = None) -> Results:
+    """The rows of a family (conv or pool) and of some ops."""
+    rows = [row for row in results.rows if family in (None, OPS[row.op][0]) and (not ops or row.op in ops)]
+    return replace(results, rows=rows)
+
+
+def draw(results: Results, path: Path, theme: str = "light", peer: str | None = None) -> None:
+    """Draw a run into a .png or .svg file, against a peer or the fastest of each row's layout; ValueError without any."""
+    rows = {key: found for key, found in _panels(results, peer).items() if found}
     if not rows:
-        raise ValueError("nothing to plot: no case of this run was compared with a peer")
-    if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"a plot is a .png or .svg file, not {path.name!r}")
-    peers = [peer for peer in results.peers if any(peer in row.ratios() for row in rows)]
-    panels = list(dict.fromkeys((row.op, row.dtype) for row in rows))
-    columns = min(COLUMNS, len(panels))
-    lines = math.ceil(len(panels) / columns)
-    longest = max(sum(len(row.ratios()) + 0.8 for row in rows if (row.op, row.dtype) == panel) for panel in panels)
-    figure = import_module("matplotlib.figure").Figure(
-        figsize=(2.0 + 4.2 * columns, 1.3 + lines * (0.9 + BAR_INCHES * longest)), layout="constrained"
-    )
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        _panel(axis, ", ".join(panel), [row for row in rows if (row.op, row.dtype) == panel], peers)
-    for axis in list(axes.flat)[len(panels) :]:
-        axis.set_visible(False)
-    _legend(figure, results, peers, columns)
-    with import_module("matplotlib").rc_context({"svg.fonttype": "none"}):  # text as text: a tenth of the size
-        figure.savefig(path, dpi=150)
-
-
-def _panel(axis: Any, title: str, rows: list[Row], peers: list[str]) -> None:
-    ticks, labels, place = [], [], 0.0
-    for row in rows:
-        ratios = row.ratios()
-        ticks.append(place + (len(ratios) - 1) / 2)
-        labels.append(f"{row.case} · {SHORT_LAYOUT[row.layout]}")
-        for peer in peers:
-            if peer not in ratios:
+        raise ValueError(f"nothing to plot: no case of this run was compared with {peer or 'a peer'}")
+    style = THEMES[theme]
+    families = [[key for key in rows if OPS[key[0]][0] == kind] for kind in ("conv", "pool")]
+    lines = [line for family in families for line in _in_lines(family)]
+    heights = [PANEL_PX + LINE_PX * max(len(_cases(rows[key])) for key in line) for line in lines]
+    figure = new_figure(style, sum(heights), *_frame(style, results, peer))
+    axes = figure.subplots(len(lines), max(map(len, lines)), squeeze=False, height_ratios=heights)
+    limits = _limits([_ratio(row, peer) for found in rows.values() for row in found])
+    for axis_line, line in zip(axes, lines, strict=True):
+        cases = list(dict.fromkeys(case for key in line for case in _cases(rows[key])))
+        for column, axis in enumerate(axis_line):
+            if column >= len(line):
+                axis.set_visible(False)
                 continue
-            ratio = ratios[peer]
-            colour = WINNING[peers.index(peer) % len(WINNING)]
-            axis.barh(place, ratio - 1, left=1, height=0.86, color=colour if ratio >= 1 else LOSING)
-            side, gap = ("left", 1.04) if ratio >= 1 else ("right", 1 / 1.04)
-            whom = "" if ratio >= 1 else f"{peer} "
-            mark = "*" if row.entries[peer].differs else ""
-            axis.text(ratio * gap, place, f"{whom}{ratio:.2f}{mark}", va="center", ha=side, fontsize=6.5)
-            place += 1
-        place += 0.8
+            _panel(axis, style, rows[line[column]], cases, peer, limits, labelled=column == 0)
+            axis.set_title(_title(line[column], results), fontsize=NORMAL, color=style.ink, weight="bold", loc="left", pad=20)
+    save_figure(figure, path)
+
+
+def _panels(results: Results, peer: str | None) -> dict[Panel, list[Row]]:
+    found: dict[Panel, list[Row]] = {}
+    for row in results.rows:
+        if _against(row, peer) is not None:
+            found.setdefault((row.op, row.dtype), []).append(row)
+    return found
+
+
+def _in_lines(panels: list[Panel]) -> list[list[Panel]]:
+    """As many lines of panels as needed, none with a single one where two could share."""
+    columns = min(COLUMNS, math.ceil(len(panels) / math.ceil(len(panels) / COLUMNS))) if panels else 1
+    return [panels[start : start + columns] for start in range(0, len(panels), columns)]
+
+
+def _cases(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(row.case for row in rows))
+
+
+def _title(panel: Panel, results: Results) -> str:
+    several = len({row.dtype for row in results.rows}) > 1
+    return ", ".join(panel) if several else panel[0]
+
+
+def _against(row: Row, peer: str | None) -> str | None:
+    """Whom a row is compared with: the peer asked for, or the fastest of its layout."""
+    return row.best_peer() if peer is None else peer if row.ratio(peer) is not None else None
+
+
+def _ratio(row: Row, peer: str | None) -> float:
+    return row.ratios()[_against(row, peer) or ""]
+
+
+def _limits(ratios: list[float]) -> tuple[float, float]:
+    least, most = min(ratios), max(2.0, max(ratios) * ROOM)
+    return min(0.8, least * (least / most) ** ROOM_FOR_NUMBERS if is_loss(least) else least / ROOM), most
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of two, or where they would crowd of four or more; 1 is always among them."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    step = math.ceil((last - first + 1) / MOST_TICKS)
+    return [2.0**power for power in range(first, last + 1) if power % step == 0]
+
+
+def _panel(
+    axis: Any, theme: Theme, rows: list[Row], cases: list[str], peer: str | None, limits: tuple[float, float], *, labelled: bool
+) -> None:
+    dress(axis, theme)
     axis.set_xscale("log", base=2)
-    found = [1.0, *(ratio for row in rows for ratio in row.ratios().values())]
-    axis.set_xlim(min(found) / ROOM, max(found) * ROOM)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.axvline(1, color="black", linewidth=1)
-    axis.set_yticks(ticks, labels, fontsize=7)
-    axis.tick_params(axis="x", labelsize=7)
-    axis.invert_yaxis()
-    axis.set_title(title, fontsize=9, loc="left")
-    axis.grid(axis="x", alpha=0.25)
-    axis.set_axisbelow(True)
-    for spine in ("top", "right"):
-        axis.spines[spine].set_visible(False)
+    axis.set_xlim(*limits)
+    axis.set_ylim(len(cases) - 0.4, -0.6)
+    ticks = _ticks(*limits)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=SMALL)
+    axis.xaxis.set_minor_locator(import_module("matplotlib.ticker").NullLocator())
+    axis.set_yticks(range(len(cases)), cases if labelled else [""] * len(cases), fontsize=SMALL, color=theme.ink)
+    axis.tick_params(axis="y", length=0)
+    axis.axvspan(limits[0], LOSS, color=theme.losing, linewidth=0, zorder=0)
+    axis.axvline(1, color=theme.ink, linewidth=1.1)
+    for place, layout in enumerate(MARKERS):
+        of_layout = [row for row in rows if row.layout == layout]
+        if of_layout:
+            _marks(axis, theme, of_layout, cases, peer)
+            _mean(axis, theme, layout, [_ratio(row, peer) for row in of_layout], place)
+    for line, case in enumerate(cases):
+        _numbers(axis, theme, [row for row in rows if row.case == case], line, peer)
 
 
-def _legend(figure: Any, results: Results, peers: list[str], columns: int) -> None:
-    patch = import_module("matplotlib.patches").Patch
-    handles = [patch(color=WINNING[i % len(WINNING)], label=f"vs {p} {results.versions[p]}") for i, p in enumerate(peers)]
-    handles.append(patch(facecolor=LOSING, label="peer is faster (* its result differs)"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 2 * columns), fontsize=8, frameon=False)
-    machine, settings = results.machine, results.settings
-    figure.suptitle(
-        f"Speed of pullback {results.versions['pullback']} relative to its peers (peer time / our time)\n"
-        f"{machine['cpu']}, {settings['threads']} threads, {machine['date'][:10]}",
-        fontsize=10,
-    )
+def _marks(axis: Any, theme: Theme, rows: list[Row], cases: list[str], peer: str | None) -> None:
+    for row in rows:
+        ratio, whom = _ratio(row, peer), _against(row, peer) or ""
+        shift = -0.14 if row.layout == "channels_last" else 0.14  # two equal ratios are both seen
+        shape, size = (LOSING, 8.0) if is_loss(ratio) else (MARKERS[row.layout], 6.5)
+        look = marker(theme, shape, theme.layouts[row.layout], row.is_busy(whom), size)
+        axis.plot([ratio], [cases.index(row.case) + shift], zorder=3, **look)
+        if row.entries[whom].differs:
+            axis.annotate(
+                "*", (ratio, cases.index(row.case)), (6, 0), textcoords="offset points", color=theme.ink, fontsize=NORMAL
+            )
+
+
+def _numbers(axis: Any, theme: Theme, rows: list[Row], line: int, peer: str | None) -> None:
+    """The ratios of a case that is lost, left of its marks: of both layouts where both are."""
+    lost = [ratio for row in rows if is_loss(ratio := _ratio(row, peer))]
+    if lost:
+        text = "/".join(f"{ratio:.2f}" for ratio in lost)
+        axis.annotate(
+            text,
+            (min(lost), line),
+            (-7, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            color=theme.ink,
+            fontsize=SMALL,
+        )
+
+
+def _mean(axis: Any, theme: Theme, layout: str, ratios: list[float], place: int) -> None:
+    mean, colour = geometric_mean(ratios) or 1.0, theme.layouts[layout]
+    axis.axvline(mean, color=colour, linewidth=1.3, linestyle=(0, (4, 2)) if place == 0 else (0, (1, 1.4)), zorder=1)
+    text = f"{SHORT_LAYOUT[layout]} {mean:.2f}"
+    axis.annotate(text, (0, 1), (64 * place, 5), "axes fraction", textcoords="offset points", color=colour, fontsize=SMALL)
+
+
+def _frame(theme: Theme, results: Results, peer: str | None) -> tuple[str, str, list[Any]]:
+    """Title, where it was measured, and the handles of a legend."""
+    machine, settings, line = results.machine, results.settings, import_module("matplotlib.lines").Line2D
+    names = [f"{FULL_NAMES.get(p, p)} {results.versions[p]}" for p in results.peers if peer in (None, p)]
+    whom = names[0] if len(names) == 1 else f"the fastest of {', '.join(names)}"
+    where = f"{machine['cpu']}, {settings['threads']} threads, {machine['date'][:10]}"
+    handles = [
+        line([], [], label=layout, **marker(theme, shape, theme.layouts[layout]))
+        for layout, shape in MARKERS.items()
+        if any(row.layout == layout for row in results.rows)
+    ]
+    handles.append(line([], [], color=theme.muted, linestyle="--", linewidth=1.3, label="geometric mean"))
+    handles.append(line([], [], label=f"we lose (under {LOSS})", **marker(theme, LOSING, theme.muted, size=8.0)))
+    if any(row.busy for row in results.rows):
+        handles.append(line([], [], label="busy: not to be trusted", **marker(theme, "o", theme.muted, hollow=True)))
+    if any(entry.differs for row in results.rows for entry in row.entries.values()):
+        handles.append(line([], [], linestyle="none", label="* its result differs"))
+    footer = f"peer's time / ours, logarithmic: right of 1 pullback {results.versions['pullback']} is faster. {where}"
+    return f"Speed against {whom}", footer, handles

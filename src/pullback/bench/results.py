@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from pullback.bench import trust
 from pullback.bench.ours import NAME
 
 FORMAT = 1
-NOISY = 1.5
+LOSS = 0.95  # a peer's time / ours: below it a case is lost; from here to 1 it counts as equal
 Time = Literal["median", "best"]
 
 
@@ -53,17 +54,13 @@ class Entry:
         return self.plain_sums and self.cell_error is not None and not self.cell_error <= 1
 
     @property
-    def noisy(self) -> bool:
-        """Whether the median is so far above the best that something disturbed the samples."""
-        return bool(self.samples) and statistics.median(self.samples) > NOISY * min(self.samples)
+    def spread(self) -> float | None:
+        return trust.spread(self.samples)
 
     @property
-    def spread(self) -> float | None:
-        """Distance between the 20th and the 80th percentile, as a share of the median."""
-        if len(self.samples) < 3:
-            return None
-        cuts = statistics.quantiles(self.samples, n=5, method="inclusive")
-        return (cuts[3] - cuts[0]) / statistics.median(self.samples)
+    def busy(self) -> bool:
+        """Whether something disturbed the samples: their median is not to be trusted."""
+        return trust.is_busy(self.samples)
 
 
 @dataclass
@@ -82,6 +79,7 @@ class Row:
     limit_seconds: float | None
     entries: dict[str, Entry]
     writes_seconds: float | None = None
+    shape: str = ""
 
     @property
     def ours(self) -> Entry:
@@ -103,8 +101,17 @@ class Row:
 
     @property
     def loses(self) -> bool:
-        """Whether the best peer is faster than we are."""
-        return any(ratio < 1 for ratio in self.ratios().values())
+        """Whether the best peer is faster than we are by enough to count."""
+        return any(is_loss(ratio) for ratio in self.ratios().values())
+
+    def is_busy(self, peer: str) -> bool:
+        """Whether a ratio to a peer is not to be trusted: the samples of one of the two lie too far apart."""
+        return self.ours.busy or (peer in self.entries and self.entries[peer].busy)
+
+    @property
+    def busy(self) -> list[str]:
+        """Who was disturbed, ours included."""
+        return [name for name, entry in self.entries.items() if entry.busy]
 
     @property
     def limit_share(self) -> float | None:
@@ -121,26 +128,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Rival:
-    """The fastest peer of all on an op, case and dtype, in whichever layout, and its time / our time."""
+    """The fastest peer of all on an op, case and dtype, in whichever layout, its time / our time, and whether one was busy."""
 
     peer: str
     layout: str
     ratio: float
+    busy: bool = False
 
     @property
     def wins(self) -> bool:
-        return self.ratio < 1
+        return is_loss(self.ratio)
 
 
 @dataclass
 class Results:
-    """A run: where and how it was made, and its rows."""
+    """A run: where and how it was made, and its rows; partial if it was broken off before the last."""
 
     machine: dict[str, Any]
     settings: dict[str, Any]
     versions: dict[str, str]
     missing: dict[str, str]
     rows: list[Row] = field(default_factory=list)
+    partial: bool = False
 
     @property
     def peers(self) -> list[str]:
@@ -155,7 +164,7 @@ class Results:
     def rival(self, row: Row, of: Time = "median") -> Rival | None:
         """The fastest peer in either layout, against our time in the row's own."""
         times = [
-            (seconds, name, other.layout)
+            (seconds, name, other.layout, entry.busy)
             for other in self._alike(row)
             for name, entry in other.entries.items()
             if name != NAME and (seconds := getattr(entry, of))
@@ -163,8 +172,8 @@ class Results:
         mine = getattr(row.ours, of)
         if not times or not mine:
             return None
-        seconds, peer, layout = min(times)
-        return Rival(peer, layout, seconds / mine)
+        seconds, peer, layout, busy = min(times)
+        return Rival(peer, layout, seconds / mine, busy or row.ours.busy)
 
     def layout_speed(self, row: Row) -> float | None:
         """Our speed in the row's layout / our speed in channels_last; None in that layout, or where it was not timed."""
@@ -175,6 +184,10 @@ class Results:
 
     def _alike(self, row: Row) -> list[Row]:
         return [other for other in self.rows if (other.op, other.case, other.dtype) == (row.op, row.case, row.dtype)]
+
+
+def is_loss(ratio: float) -> bool:
+    return ratio < LOSS
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -189,7 +202,8 @@ def save(results: Results, path: Path) -> None:
         rival = results.rival(row)
         written |= {"ratios": row.ratios(), "best_peer": rival and asdict(rival), "layout_speed": results.layout_speed(row)}
         for name, entry in row.entries.items():
-            written["entries"][name] |= {"median": entry.median, "best": entry.best, "differs": entry.differs}
+            derived = ("median", "best", "differs", "spread", "busy")
+            written["entries"][name] |= {key: getattr(entry, key) for key in derived}
     path.write_text(json.dumps(_finite(document), indent=1, allow_nan=False) + "\n")
 
 
@@ -201,9 +215,10 @@ def load(path: Path) -> Results:
     rows = []
     for row in document["rows"]:
         entries = {name: _entry(written) for name, written in row.pop("entries").items()}
-        row = {f.name: row[f.name] for f in fields(Row) if f.name != "entries"}
+        row = {f.name: row[f.name] for f in fields(Row) if f.name != "entries" and f.name in row}
         rows.append(Row(**row, entries=entries))
-    return Results(document["machine"], document["settings"], document["versions"], document["missing"], rows)
+    known = {f.name: document[f.name] for f in fields(Results) if f.name != "rows" and f.name in document}
+    return Results(**known, rows=rows)
 
 
 def _entry(written: dict[str, Any]) -> Entry:

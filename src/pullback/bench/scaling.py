@@ -10,14 +10,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pullback import registry
+from pullback import registry, settings
 from pullback.bench import ours
 from pullback.bench.cases import OPS, Case, Kind, Task, bytes_moved, flop, parse_case
 from pullback.bench.data import make_data
+from pullback.bench.limits import COPY, fma_seconds, prepare_limits
 from pullback.bench.machine import describe_machine
 from pullback.bench.peers.base import Clock, Prepared
 from pullback.bench.results import geometric_mean
 from pullback.bench.timing import take_turns
+from pullback.bench.trust import is_busy
 from pullback.rules import Layout
 
 KIND, FORMAT = "scaling", 1
@@ -54,25 +56,46 @@ class Stretch:
 
 @dataclass
 class Point:
-    """An op at one step of an axis: its work (flops of a convolution, bytes of pooling) and samples by number of threads."""
+    """An op at one step of an axis: its work (flops of a convolution, bytes of pooling) and samples by number of threads.
+
+    limit_seconds: what a copy of these bytes takes, or the multiply-adds at their roof (None: not measured).
+    """
 
     op: str
     axis: str
     value: int
     work: int
     samples: dict[int, list[float]]
+    limit_seconds: float | None = None
 
     def seconds(self, threads: int) -> float:
         return statistics.median(self.samples[threads])
 
+    def rate(self, threads: int) -> float:
+        """Work in a second, in units of 1e9: GFLOP/s or GB/s."""
+        return self.work / self.seconds(threads) / 1e9
+
+    @property
+    def limit_rate(self) -> float | None:
+        """The same at the physical limit."""
+        return self.work / self.limit_seconds / 1e9 if self.limit_seconds else None
+
+    @property
+    def busy(self) -> bool:
+        return any(is_busy(samples) for samples in self.samples.values())
+
 
 @dataclass
 class Scaling:
-    """A run: where and how it was made, and its points. The largest of an op and axis were also timed with one thread."""
+    """A run: where and how it was made, and its points; partial if it was broken off before the last.
+
+    The largest of an op and axis were also timed with one thread.
+    """
 
     machine: dict[str, Any]
     settings: dict[str, Any]
     points: list[Point] = field(default_factory=list)
+    partial: bool = False
 
     @property
     def threads(self) -> int:
@@ -117,42 +140,55 @@ def run(
     tick: Callable[[str], None] = lambda label: None,
     clock: Clock = time.perf_counter,
     pause: Callable[[float], object] = time.sleep,
+    into: Scaling | None = None,
 ) -> Scaling:
-    """Time every point; `tick` is called with a label when one is done."""
-    backend = stretch.backend or registry.default_backend()
-    settings = {name: getattr(stretch, name) for name in ("threads", "seconds", "layout", "dtype")}
-    found = Scaling(describe_machine(), settings | {"backend": backend})
-    with registry.backend(backend):
+    """Time every point; `tick` gets a label when one is done. `into`: a frame, left partial if the run is broken off."""
+    found = frame(stretch) if into is None else into
+    found.partial = True
+    with registry.backend(found.settings["backend"]):
         for axis, values in stretch.steps.items():
             for value in values:
                 for op in stretch.ops:
                     sizes = {**stretch.base, axis: value}
                     task = Task(op, case_of(op, **sizes), stretch.dtype, stretch.layout)
                     counts = {1, stretch.threads} if value == max(values) else {stretch.threads}
-                    found.points.append(Point(op, axis, value, flop(task) or bytes_moved(task), {}))
-                    found.points[-1].samples = _time(task, sorted(counts), stretch.seconds, clock, pause)
+                    samples, limit = _time(task, sorted(counts), stretch, clock, pause)
+                    found.points.append(Point(op, axis, value, flop(task) or bytes_moved(task), samples, limit))
                     tick(f"{op} {axis} {value}")
+    found.partial = False
     return found
 
 
+def frame(stretch: Stretch) -> Scaling:
+    """Everything but the points."""
+    chosen = {name: getattr(stretch, name) for name in ("threads", "seconds", "layout", "dtype", "base")}
+    return Scaling(describe_machine(), chosen | {"backend": stretch.backend or registry.default_backend()})
+
+
 def _time(
-    task: Task, counts: list[int], seconds: float, clock: Clock, pause: Callable[[float], object]
-) -> dict[int, list[float]]:
-    """Samples by number of threads; the numbers take turns, so that a change of load meets them alike."""
+    task: Task, counts: list[int], stretch: Stretch, clock: Clock, pause: Callable[[float], object]
+) -> tuple[dict[int, list[float]], float | None]:
+    """Samples by number of threads, and the limit's seconds with all; they take turns, so that load meets them alike."""
     prepared = ours.Ours().prepare(task, make_data(task.case, task.dtype), max(counts))
 
-    def with_threads(count: int) -> Prepared:
-        def work() -> None:
-            with ours.threads(count):
-                prepared.run()
+    def with_threads(count: int, work: Prepared) -> Prepared:
+        def run() -> None:
+            with settings.threads(count):
+                work.run()
 
-        return Prepared(work, prepared.result)
+        return Prepared(run, work.result)
 
-    turns = take_turns({str(count): with_threads(count) for count in counts}, seconds, clock, pause)
+    participants = {str(count): with_threads(count, prepared) for count in counts}
+    with settings.threads(stretch.threads):  # the copy is tried out as it is prepared
+        if COPY in (limits := prepare_limits(task)):
+            participants[COPY] = with_threads(stretch.threads, limits[COPY])
+    turns = take_turns(participants, stretch.seconds, clock, pause)
     for turn in turns.values():
         if turn.why:
             raise RuntimeError(f"{task.label}: {turn.why}")
-    return {count: turns[str(count)].samples for count in counts}
+    copied = statistics.median(turns[COPY].samples) if COPY in turns else None
+    limit = fma_seconds(task, stretch.threads) if task.case.kind == "conv" else copied
+    return {count: turns[str(count)].samples for count in counts}, limit
 
 
 def save(scaling: Scaling, path: Path) -> None:
@@ -160,7 +196,8 @@ def save(scaling: Scaling, path: Path) -> None:
     document = {"format": FORMAT, "kind": KIND, **asdict(scaling)}
     for written, point in zip(document["points"], scaling.points, strict=True):
         written["median"] = point.seconds(scaling.threads)
-        written["cost"], written["speedup"] = scaling.cost(point), scaling.speedup(point)
+        written["cost"], written["speedup"], written["busy"] = scaling.cost(point), scaling.speedup(point), point.busy
+        written["rate"], written["limit_rate"] = point.rate(scaling.threads), point.limit_rate
     path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -169,8 +206,8 @@ def load(path: Path) -> Scaling | None:
     document = json.loads(path.read_text())
     if not isinstance(document, dict) or (document.get("kind"), document.get("format")) != (KIND, FORMAT):
         return None
-    points = [
-        Point(p["op"], p["axis"], p["value"], p["work"], {int(count): samples for count, samples in p["samples"].items()})
-        for p in document["points"]
-    ]
-    return Scaling(document["machine"], document["settings"], points)
+    points = []
+    for p in document["points"]:
+        samples = {int(count): seconds for count, seconds in p["samples"].items()}
+        points.append(Point(p["op"], p["axis"], p["value"], p["work"], samples, p.get("limit_seconds")))
+    return Scaling(document["machine"], document["settings"], points, document.get("partial", False))

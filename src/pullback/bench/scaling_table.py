@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pullback.bench.cases import OPS
 from pullback.bench.scaling import SPEEDUP_BAR, Point, Scaling
-from pullback.bench.table import ratio_text, seconds_text
+from pullback.bench.table import LIMIT, ratio_text, seconds_text, share_text
+from pullback.bench.trust import busy_summary, load_warning
 from pullback.cli.console import print_table
 
 PER_WORK = (
@@ -14,18 +15,25 @@ SPEEDUP = "speed-up  time with one thread / time with all, on the largest step o
 
 
 def rate_text(point: Point, threads: int) -> str:
-    unit = "GFLOP/s" if OPS[point.op][0] == "conv" else "GB/s"
-    return f"{point.work / point.seconds(threads) / 1e9:.1f} {unit}"
+    return f"{point.rate(threads):.1f} {'GFLOP/s' if OPS[point.op][0] == 'conv' else 'GB/s'}"
+
+
+def limit_text(point: Point, threads: int) -> str:
+    limit = point.limit_rate
+    return share_text(point.rate(threads) / limit if limit else None) + (" busy" if point.busy else "")
 
 
 def step_rows(scaling: Scaling, op: str) -> list[list[str]]:
     threads = scaling.threads
     return [
-        [axis, str(p.value), seconds_text(p.seconds(threads)), rate_text(p, threads), ratio_text(scaling.cost(p))]
+        [
+            axis, str(p.value), seconds_text(p.seconds(threads)), rate_text(p, threads), ratio_text(scaling.cost(p)),
+            limit_text(p, threads),
+        ]
         for (name, axis), points in scaling.series().items()
         if name == op
         for p in points
-    ]
+    ]  # fmt: skip
 
 
 def speedup_rows(scaling: Scaling) -> list[list[str]]:
@@ -41,10 +49,14 @@ def speedup_rows(scaling: Scaling) -> list[list[str]]:
 
 def print_scaling(scaling: Scaling) -> None:
     machine, settings = scaling.machine, scaling.settings
+    if sentence := load_warning(machine):
+        print(f"WARNING   {sentence}")
+    if scaling.partial:
+        print(f"PARTIAL   the run was broken off after {len(scaling.points)} points")
     print(f"machine   {machine['cpu']}, {machine['cores']} cores in reach, load {machine['load']}, {machine['date']}")
     print("settings  threads {threads}, {layout}, {dtype}, backend {backend}".format(**settings))
     for op in dict.fromkeys(point.op for point in scaling.points):
-        print_table(op, ("axis", "value", "time", "rate", "per work"), step_rows(scaling, op))
+        print_table(op, ("axis", "value", "time", "rate", "per work", "limit"), step_rows(scaling, op))
     if lines := speedup_rows(scaling):
         header = ("op", "largest", "1 thread", f"{scaling.threads} threads", "speed-up")
         mean = ["geometric mean", "", "", "", ratio_text(scaling.mean_speedup())]
@@ -55,3 +67,6 @@ def print_scaling(scaling: Scaling) -> None:
             )
         print(SPEEDUP.format(bar=SPEEDUP_BAR * scaling.threads))
     print(PER_WORK)
+    print(LIMIT)
+    if busy := sum(point.busy for point in scaling.points):
+        print(busy_summary(busy, len(scaling.points), "points"))

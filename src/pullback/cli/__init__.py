@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from pullback import __version__
-from pullback.cli import bench_command, check_command, draw_command, info_command, warmup_command
+from pullback.cli import bench_command, check_command, draw_command, explain_command, info_command, warmup_command
 from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
   pullback check            hold the library against TF.js, ONNX Runtime and mathematics
   pullback check --json     the same, for a program to read
+  pullback explain conv --input 4x30x30x24 --filter 3 --out 48 --stride 2
+  pullback bench conv --input 4x30x30x24 --filter 3 --out 48 --stride 2
   pullback bench --list     what can be timed here, and against whom
   pullback bench --op avg_pool_grad --peer torch
   pullback warmup           compile the kernels ahead, once for a version and a machine
@@ -35,7 +37,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (check_command, bench_command, warmup_command, info_command, draw_command):
+    for command in (check_command, explain_command, bench_command, warmup_command, info_command, draw_command):
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:

@@ -1,20 +1,29 @@
-"""`pullback bench`: choose what to time, run it behind a progress bar, print the tables, write JSON and a picture."""
+"""`pullback bench`: choose what to time of the published list, another list, or a PyTorch model, and run it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pullback.cli import kernels_command, scaling_command
-from pullback.cli.bench_options import check_files, check_plot, check_settings, narrow
-from pullback.cli.console import progress
+from pullback.cli import bench_files, bench_shape_command, kernels_command, scaling_command
+from pullback.cli.bench_options import (
+    LAYOUTS,
+    add_run_options,
+    check_dtypes,
+    check_files,
+    check_settings,
+    narrow,
+    narrow_to_kernel,
+)
+from pullback.cli.bench_peers import choose_peers, print_peers
+from pullback.cli.bench_run import run_selection
+from pullback.rules import FLOAT_NAMES
 
 if TYPE_CHECKING:
     from pullback.bench import Selection
-    from pullback.bench.peers.base import Peer
+    from pullback.bench.cases import Case
 
 EXAMPLES = """examples:
   pullback bench --list                                   ops, cases and peers, and why a peer is missing
@@ -23,8 +32,16 @@ EXAMPLES = """examples:
   pullback bench --op max_pool_grad --op avg_pool_grad --threads 1 --json results.json --plot ratios.svg
   pullback bench --op conv_grad_input --peer all          also the slow peers: ONNX Runtime and TF.js (make peers)
   pullback bench --peer none                              our own times and the physical limit, no peers
-  pullback bench plot results.json ratios.png             draw a run again from its JSON
-  pullback bench scaling --plot scaling.svg               time against batch, channels, size and threads, ours alone
+shapes of your own:
+  pullback bench conv --input 4x30x30x24 --filter 3 --out 48 --stride 2
+  pullback bench pool --input 8x56x56x64 --window 3 --stride 2 --padding same
+  pullback bench --from mymodel:make --peer torch         those of a PyTorch model; make() returns the model and its inputs
+  pullback bench --cases mine.json                        {"conv": [{"size": [30, 30], "c_in": 24, "c_out": 48, "kernel": 3}]}
+from what was measured:
+  pullback bench plot results.json ratios.svg --theme dark
+  pullback bench page results.json page.md                a page with a table of all rows
+of our kernels alone:
+  pullback bench scaling --plot scaling.svg               rates against batch, channels, size and threads
   pullback bench kernels                                  what each kernel gains over the next one of its list
 
 Each task is first checked against the reference backend in float64, then everybody takes turns on the same data.
@@ -36,42 +53,35 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "bench",
         help="time the ops against PyTorch, JAX, TensorFlow, ONNX Runtime and TF.js",
-        description="Times our ops against other systems on a published list of shapes. Options marked + may be repeated.",
+        description="Times our ops against other systems on a published list of shapes, or on your own. Options marked + may be "
+        "repeated.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--op", action="append", metavar="OP", help="+ only this op")
-    parser.add_argument("--case", action="append", metavar="CASE", help="+ only this case of the list")
-    parser.add_argument(
-        "--peer", action="append", metavar="PEER", help="+ only this peer; 'all' adds the slow ones, 'none' takes none"
+    what = parser.add_argument_group("what to time")
+    what.add_argument("--op", action="append", metavar="OP", help="+ only this op")
+    what.add_argument("--case", action="append", metavar="CASE", help="+ only this case of the list")
+    what.add_argument("--layout", action="append", choices=LAYOUTS, help="+ only this layout (default: both)")
+    what.add_argument("--dtype", action="append", choices=FLOAT_NAMES, help="+ this dtype (default float32)")
+    what.add_argument("--kernel", metavar="NAME", help="our kernel of this name, for the ops that have one")
+    lists = what.add_mutually_exclusive_group()
+    lists.add_argument(
+        "--cases", type=Path, metavar="FILE", help="another case list; a case needs only what differs from defaults"
     )
-    parser.add_argument("--layout", action="append", choices=("channels_last", "channels_first"), help="+ only this layout")
-    parser.add_argument(
-        "--dtype", action="append", choices=("float32", "float64", "float16", "bfloat16"), help="+ this dtype (default float32)"
+    lists.add_argument(
+        "--from",
+        metavar="MODULE:FUNCTION",
+        help="the distinct shapes of a PyTorch model's forward; the function returns (model, inputs)",
     )
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of every participant (default 2)")
-    parser.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="timed seconds a case and participant (default 0.5)"
-    )
-    parser.add_argument("--backend", metavar="NAME", help="our backend (default: the one the library takes by itself)")
-    parser.add_argument("--cases", type=Path, metavar="FILE", help="another case list of the same form as the published one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions and all samples")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios (.png or .svg, needs matplotlib)")
-    parser.add_argument("--list", action="store_true", help="print ops, cases and peers, and run nothing")
+    what.add_argument("--list", action="store_true", help="print ops, cases and peers, and run nothing")
+    add_run_options(parser)
     parser.set_defaults(run=run)
-    actions = parser.add_subparsers(title="instead of running", metavar="scaling, kernels or plot")
-    scaling_command.add(actions)
-    kernels_command.add(actions)
-    plot = actions.add_parser("plot", help="draw a run again from its JSON", description="Draws a saved run.")
-    plot.add_argument("results", type=Path, help="what --json wrote")
-    plot.add_argument("picture", type=Path, help="the .png or .svg file to write")
-    plot.set_defaults(run=run_plot)
+    actions = parser.add_subparsers(title="commands of its own (each has --help)", metavar="COMMAND")
+    for command in (bench_shape_command, bench_files, scaling_command, kernels_command):
+        command.add(actions)
 
 
 def run(options: argparse.Namespace) -> int:
-    from pullback import bench
-    from pullback.bench import results, table
-
     try:
         selection = select(options)
         check_files(options.json, options.plot)
@@ -81,99 +91,58 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         _print_list(selection)
         return 0
-    # A bar that redraws itself from a thread of its own would disturb what is timed.
-    with progress("timing", selection.size(), in_background=False) as tick:
-        found = bench.run(selection, tick)
-    table.print_results(found)
-    if options.json is not None:
-        results.save(found, options.json)
-    if options.plot is not None:
-        _draw(found, options.plot)
-    return 1 if found.wrong else 0
-
-
-def run_plot(options: argparse.Namespace) -> int:
-    from pullback.bench import results, scaling, scaling_plot
-
-    try:
-        check_plot(options.picture)
-        stretched = scaling.load(options.results)
-        if stretched is not None:
-            scaling_plot.draw(stretched, options.picture)
-        else:
-            _draw(results.load(options.results), options.picture)
-    except (ValueError, OSError) as error:
-        print(f"pullback bench plot: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_selection("pullback bench", selection, options)
 
 
 def select(options: argparse.Namespace) -> Selection:
     """What the options ask for; ValueError for a name that does not exist or a peer that is not there."""
     from pullback.bench import Selection
-    from pullback.bench.cases import LAYOUTS, OPS, load_cases
+    from pullback.bench.cases import LAYOUTS, OPS
 
     check_settings(options.threads, options.seconds, options.backend)
-    if "bfloat16" in (options.dtype or ()) and find_spec("ml_dtypes") is None:
-        raise ValueError("--dtype bfloat16 needs ml_dtypes: pip install 'pullback[bfloat16]'")
-    cases = load_cases(options.cases)
+    dtypes = check_dtypes(options.dtype)
+    cases = _cases(options)
     named = narrow("--case", options.case, [case.name for case in cases])
-    ops = narrow("--op", options.op, list(OPS))
-    chosen = [case for case in cases if case.name in named and any(OPS[op][0] == case.kind for op in ops)]
+    ops = narrow_to_kernel(options.kernel, narrow("--op", options.op, list(OPS)), bool(options.op), options.backend)
+    chosen = [case for case in cases if case.name in named and any(case.has(op) for op in ops)]
     if not chosen:
         raise ValueError(f"no op of {', '.join(ops)} runs on the cases {', '.join(named)}")
     return Selection(
         cases=chosen,
-        peers=_peers(options.peer),
+        peers=choose_peers(options.peer),
         ops=ops,
-        layouts=tuple(options.layout or LAYOUTS),
-        dtypes=tuple(dict.fromkeys(options.dtype or ("float32",))),
+        layouts=tuple(dict.fromkeys(options.layout or LAYOUTS)),
+        dtypes=dtypes,
         threads=options.threads,
         seconds=options.seconds,
         backend=options.backend,
+        kernel=options.kernel,
     )
 
 
-def _peers(wanted: list[str] | None) -> list[Peer]:
-    """The peers to time. One asked for by name must be there; the others may be missing, and the table says so."""
-    from pullback.bench.peers import all_peers
+def _cases(options: argparse.Namespace) -> list[Case]:
+    from pullback.bench.cases import load_cases
 
-    known = all_peers()
-    if not wanted:
-        return [peer for peer in known if not peer.slow]
-    if wanted == ["none"]:
-        return []
-    if "all" in wanted:
-        return known
-    names = narrow("--peer", wanted, [*(peer.name for peer in known), "all", "none"])
-    chosen = [peer for peer in known if peer.name in names]
-    for peer in chosen:
-        why = peer.missing()
-        if why is not None:
-            raise ValueError(f"--peer {peer.name}: {why}")
-    return chosen
+    model = getattr(options, "from")
+    if model is None:
+        return load_cases(options.cases)
+    from pullback.bench.from_model import find_cases
+
+    cases, left_out = find_cases(model)
+    for what, count in left_out.items():
+        print(f"pullback bench: left out: {what} ({count} in the forward)", file=sys.stderr)
+    return cases
 
 
 def _print_list(selection: Selection) -> None:
-    from pullback.bench.peers import all_peers
-
     print("ops")
     for op in selection.ops:
         print(f"  {op}")
     print("cases")
+    width = max(len(case.name) for case in selection.cases)
     for case in selection.cases:
         w, groups = case.window, f" groups {case.groups}" if case.groups > 1 else ""
-        geometry = f"window {w.kernel} stride {w.stride} padding {w.pad_low} dilation {w.dilation}{groups}"
-        print(f"  {case.name:<15} {case.kind:<4} {case.input_shape} -> {case.output_shape}, {geometry}")
-    print("peers")
-    for peer in all_peers():
-        why = peer.missing()
-        asked = ", only when asked for" if peer.slow else ""
-        found = f"{peer.version()}, {' and '.join(peer.layouts)}{asked}" if why is None else why
-        print(f"  {peer.name:<10} {found}")
-
-
-def _draw(found: Any, path: Path) -> None:
-    from pullback.bench import plot
-
-    plot.draw(found, path)
+        padding = w.pad_low if w.pad_low == w.pad_high else case.pads
+        geometry = f"window {w.kernel} stride {w.stride} padding {padding} dilation {w.dilation}{groups}"
+        print(f"  {case.name:<{width}} {case.kind:<4} {case.input_shape} -> {case.output_shape}, {geometry}")
+    print_peers()

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pullback.cli.bench_options import check_files, check_settings, narrow
-from pullback.cli.console import progress
+from pullback.cli.bench_options import LAYOUTS, add_theme, check_files, check_settings, narrow
+from pullback.cli.bench_run import draw_pictures, timing
 
 EXAMPLES = """examples:
   pullback bench scaling                                       all ops, two threads (about a minute)
@@ -28,13 +28,14 @@ def add(actions: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--op", action="append", metavar="OP", help="only this op (may be repeated)")
-    parser.add_argument("--layout", choices=("channels_last", "channels_first"), default="channels_last")
+    parser.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
     parser.add_argument("--dtype", choices=("float32", "float64", "float16"), default="float32")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads to compare with one (default 2)")
     parser.add_argument("--seconds", type=float, default=0.3, metavar="S", help="timed seconds a point (default 0.3)")
     parser.add_argument("--backend", metavar="NAME", help="our backend (default: the one the library takes by itself)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, settings and all samples")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time against work (.png or .svg, needs matplotlib)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rates (.png or .svg, needs matplotlib)")
+    add_theme(parser)
     parser.set_defaults(run=run)
 
 
@@ -47,14 +48,11 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"pullback bench scaling: {error}", file=sys.stderr)
         return 2
-    # A bar that redraws itself from a thread of its own would disturb what is timed.
-    with progress("timing", stretch.size(), in_background=False) as tick:
-        found = scaling.run(stretch, tick)
+    found = scaling.frame(stretch)
+    with timing("pullback bench scaling", found, stretch.size(), scaling.save, options.json) as tick:
+        scaling.run(stretch, tick, into=found)
+    draw_pictures(scaling_plot.draw, found, options.plot, options.theme)
     scaling_table.print_scaling(found)
-    if options.json is not None:
-        scaling.save(found, options.json)
-    if options.plot is not None:
-        scaling_plot.draw(found, options.plot)
     return 0
 
 

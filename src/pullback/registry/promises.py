@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from pullback.problem import AnyProblem
+from pullback.problem import RESULTS, AnyProblem
 from pullback.registry.kernels import Accepts, KernelError, Run
 
 Expected = tuple[tuple[int, ...], np.dtype[Any]]
-
-OUTPUT, INPUT = attrgetter("output_shape"), attrgetter("input_shape")
-RESULT_SHAPES: dict[str, Callable[[Any], tuple[int, ...]]] = {
-    "conv": OUTPUT,
-    "conv_grad_input": INPUT,
-    "conv_grad_filter": attrgetter("filter_shape"),
-    "max_pool": OUTPUT,
-    "max_pool_grad": INPUT,
-    "max_pool_grad_from_indices": INPUT,
-    "max_pool_grad_from_winners": INPUT,
-    "max_pool_jvp": OUTPUT,
-    "max_pool_jvp_from_indices": OUTPUT,
-    "max_pool_jvp_from_winners": OUTPUT,
-    "avg_pool": OUTPUT,
-    "avg_pool_grad": INPUT,
-    "dilation": OUTPUT,
-    "dilation_grad_input": INPUT,
-    "dilation_grad_filter": lambda problem: (*problem.window.kernel, problem.channels_in),
-}
 
 
 def checked_reason(who: str, passes: str, ask: Accepts) -> Accepts:
@@ -69,10 +48,9 @@ def checked_run(who: str, run: Run) -> Run:
 
 def expected_of(problem: AnyProblem) -> list[Expected | None]:
     """The shape and dtype of each result; None for an op of someone else's."""
-    shape_of = RESULT_SHAPES.get(problem.op)
-    if shape_of is None:
+    if problem.op not in RESULTS:
         return [None]
-    first: Expected = (shape_of(problem), problem.dtype)
+    first: Expected = (problem.result_shape, problem.dtype)
     if getattr(problem, "return_indices", False):
         return [first, (first[0], np.dtype(np.int64))]
     if getattr(problem, "return_winners", False):

@@ -14,6 +14,7 @@ from pullback.registry import Kernel
 from pullback.rules import Array, Layout
 
 Clock = Callable[[], float]
+FULL_NAMES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "ort": "ONNX Runtime", "tfjs": "TF.js"}
 
 
 class UnsupportedError(Exception):
@@ -29,15 +30,15 @@ class Prepared:
     """A task ready to run: data converted, code compiled.
 
     `run` does the work once. `result` does it once and returns the answer as NumPy arrays, channels last. `time`, where a
-    participant lives in another process, runs it that many times there and returns the seconds of each on that clock. `kernel`
-    is our own kernel that runs, where it is known.
+    participant lives in another process, runs it that many times there and returns the seconds of each on that clock. `kernels`
+    are our own that run, one for each op.
     """
 
     run: Callable[[], Any]
     result: Callable[[], tuple[Array, ...]]
     time: Callable[[int], float] | None = None
     max_rounds: int | None = None
-    kernel: Kernel | None = None
+    kernels: tuple[Kernel, ...] = ()
 
     def seconds(self, calls: int, clock: Clock) -> float:
         """Seconds per call, over several calls in a row."""

@@ -36,7 +36,7 @@ def describe(case: Case) -> dict[str, Any]:
     return {
         "batch": case.batch, "channels_in": case.channels_in, "channels_out": case.channels_out, "groups": case.groups,
         "size": w.input_size, "output_size": w.output_size, "kernel": w.kernel,
-        "stride": w.stride, "padding": w.pad_low, "dilation": w.dilation,
+        "stride": w.stride, "padding": case.pads, "dilation": w.dilation,
     }  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def _conv(jax: Any, task: Task, x: Any, f: Any, dy: Any) -> tuple[Callable[..., 
     conv = partial(
         jax.lax.conv_general_dilated,
         window_strides=window.stride,
-        padding=[(p, p) for p in window.pad_low],
+        padding=task.case.pads,
         rhs_dilation=window.dilation,
         dimension_numbers=letters,
         feature_group_count=task.case.groups,
@@ -108,8 +108,8 @@ def _pool(jax: Any, task: Task, x: Any, dy: Any) -> tuple[Callable[..., Any], tu
     def full(values: Any, other: Any) -> tuple[Any, ...]:
         return (other, *values, other) if last else (other, other, *values)
 
-    pads = full([(p, p) for p in window.pad_low], (0, 0))
-    geometry = (full(window.kernel, 1), full(window.stride, 1), pads)
+    pads = full(task.case.pads, (0, 0))
+    geometry = (full(window.kernel, 1), full(window.stride, 1), pads, None, full(window.dilation, 1))
     counts = window.divisor("valid")[None, ..., None] if last else window.divisor("valid")[None, None]
     divisors = counts.astype(x.dtype)
 

@@ -21,7 +21,8 @@ class UnsupportedError(Exception):
 
 
 def attributes(case: dict[str, Any], dilated: bool) -> dict[str, Any]:
-    found = {"kernel_shape": case["kernel"], "strides": case["stride"], "pads": [*case["padding"], *case["padding"]]}
+    lows, highs = zip(*case["padding"], strict=True)
+    found = {"kernel_shape": case["kernel"], "strides": case["stride"], "pads": [*lows, *highs]}
     return found | ({"dilations": case["dilation"]} if dilated else {})
 
 

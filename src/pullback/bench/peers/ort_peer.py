@@ -42,6 +42,8 @@ class OrtPeer:
     def prepare(self, task: Task, data: Data, threads: int) -> Prepared:
         if task.dtype != "float32":
             raise UnsupportedError("its gradient kernels take float32 only")
+        if task.case.kind == "pool" and max(task.case.window.dilation) > 1:
+            raise UnsupportedError("no gradients of dilated pooling")
         arrays = {"x": to_layout("channels_first", data.x), "dy": to_layout("channels_first", data.dy)}
         if task.case.kind == "conv":
             arrays["filter"] = filter_to_layout("channels_first", data.filter)

@@ -70,20 +70,22 @@ def _depthwise(case: Case) -> bool:
 def _padding(case: Case, explicit: bool) -> dict[str, Any]:
     """The padding keywords of a kernel; UnsupportedError where it knows names only and no name fits."""
     w = case.window
-    if not any(w.pad_low):
+    if not any(w.pad_low + w.pad_high):
         return {"padding": "VALID"}
     axes = zip(w.input_size, w.kernel, w.dilation, w.stride, w.pad_low, w.pad_high, strict=True)
     if all(same_pads(n, span(k, d), s) == (p, q) for n, k, d, s, p, q in axes):
         return {"padding": "SAME"}
     if not explicit:
-        raise UnsupportedError(f"no padding of {w.pad_low} for this op, only SAME and VALID")
-    pairs = [0, 0, *(p for axis in zip(w.pad_low, w.pad_high, strict=True) for p in axis), 0, 0]
+        raise UnsupportedError(f"no padding of {case.pads} for this op, only SAME and VALID")
+    pairs = [0, 0, *(p for pair in case.pads for p in pair), 0, 0]
     return {"padding": "EXPLICIT", "explicit_paddings": pairs}
 
 
 def _pool(tf: Any, task: Task, data: Data) -> Callable[[], Any]:
     case, op, raw = data.case, task.op, tf.raw_ops
     volume = case.window.rank == 3
+    if max(case.window.dilation) > 1:
+        raise UnsupportedError("no dilated pooling")
     x, dy = tf.constant(data.x), tf.constant(data.dy)
     geometry = {"ksize": [1, *case.window.kernel, 1], "strides": [1, *case.window.stride, 1]}
     if op.startswith("avg"):

@@ -44,8 +44,8 @@ function calls({op, case: c, tensors: {x, dy, filter}}) {
     const out = tf.engine().runKernel(name, inputs, attrs);
     return Array.isArray(out) ? out : [out];
   };
-  const planarPad = [[0, 0], ...c.padding.map((p) => [p, p]), [0, 0]];
-  const pad = volume ? c.padding[0] : planarPad;
+  const planarPad = [[0, 0], ...c.padding, [0, 0]];
+  const pad = volume ? c.padding[0][0] : planarPad;
   const strides = c.stride;
   const d = volume ? '3D' : '';
   const pool = {filterSize: c.kernel, strides, pad};

@@ -49,8 +49,8 @@ class TfjsPeer:
         if case.kind == "conv" and case.groups > 1 and not depthwise:
             raise UnsupportedError("no grouped convolution")
         if max(case.window.dilation) > 1 and task.op != "conv":
-            raise UnsupportedError("no dilated convolution gradients")
-        if case.window.rank == 3 and len(set(case.window.pad_low)) > 1:
+            raise UnsupportedError("no dilated pooling and no dilated convolution gradients")
+        if case.window.rank == 3 and len({pad for pair in case.pads for pad in pair}) > 1:
             raise UnsupportedError("one padding for all three axes only")
         arrays = {"x": lifted.x, "dy": lifted.dy}
         if case.kind == "conv":

@@ -56,6 +56,10 @@ class _Op:
     def __init__(self, torch: Any, task: Task, data: Data) -> None:
         self.torch, self.aten, self.task = torch, torch.ops.aten, task
         case, window = data.case, data.case.window
+        if window.pad_low != window.pad_high:
+            raise UnsupportedError("no padding that differs at the two ends of an axis")
+        if task.op.startswith("avg") and max(window.dilation) > 1:
+            raise UnsupportedError("no dilated average pooling")
         self.rank, self.groups = window.rank, case.groups
         self.kernel, self.stride, self.dilation = list(window.kernel), list(window.stride), list(window.dilation)
         self.padding = list(window.pad_low)
@@ -121,7 +125,7 @@ class _Op:
     def _max_values(self) -> Callable[[], Any]:
         functional, x = self.torch.nn.functional, self.x
         if self.task.case.window.rank == 1 and self.task.layout == "channels_first":
-            line, (k, s, p) = x.squeeze(2), (v[1] for v in (self.kernel, self.stride, self.padding))
-            return lambda: functional.max_pool1d(line, k, s, p)
+            line, (k, s, p, d) = x.squeeze(2), (v[1] for v in (self.kernel, self.stride, self.padding, self.dilation))
+            return lambda: functional.max_pool1d(line, k, s, p, d)
         pool = functional.max_pool2d if self.rank == 2 else functional.max_pool3d
-        return lambda: pool(x, self.kernel, self.stride, self.padding)
+        return lambda: pool(x, self.kernel, self.stride, self.padding, self.dilation)
