@@ -8,7 +8,7 @@ kernels (what they are, verdicts, explanations) · lists (registration, loading,
 in_force (backend and kernel of the `with` blocks) · choose (dispatch, and the reference where code is missing).
 """
 
-from pullback.registry.choose import chosen_kernel, chosen_run, dispatch, explain_problem, forget_choices
+from pullback.registry.choose import MOST_CHOSEN, chosen_kernel, chosen_run, dispatch, explain_problem, forget_choices
 from pullback.registry.in_force import BACKEND_VARIABLE, backend, current_backend, default_backend, kernel, selection
 from pullback.registry.kernels import Accepts, Explanation, Kernel, KernelError, MissingCode, Run, Verdict
 from pullback.registry.lists import (
@@ -29,6 +29,7 @@ __all__ = [
     "BUILTIN_BACKENDS",
     "CPU",
     "ENTRY_POINT_GROUP",
+    "MOST_CHOSEN",
     "REFERENCE",
     "Accepts",
     "Explanation",

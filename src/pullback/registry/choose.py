@@ -14,7 +14,7 @@ from pullback.registry.kernels import Explanation, Kernel, KernelError, MissingC
 from pullback.registry.lists import CPU, REFERENCE, backends, kernels_for, why_unavailable
 from pullback.settings import during
 
-MOST_REMEMBERED = 1024
+MOST_CHOSEN = 1024
 
 _chosen: dict[Any, Run] = {}  # by problem and selection: asking the kernels again takes longer than a small kernel runs
 
@@ -69,7 +69,7 @@ def chosen_run(problem: AnyProblem) -> Run:
     run = _chosen.get(key)
     if run is None:
         run = chosen_kernel(problem).run
-        if len(_chosen) >= MOST_REMEMBERED:
+        if len(_chosen) >= MOST_CHOSEN:
             _chosen.clear()
         _chosen[key] = run
     return run
