@@ -14,10 +14,10 @@ def _bare(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def nearest(name: Any, known: Sequence[str]) -> str | None:
-    """The known name most like this one; None where none is."""
+def nearest(name: Any, known: Sequence[str], least: float = LEAST_ALIKE) -> str | None:
+    """The known name most like this one; None where none is alike enough."""
     by_bare = {_bare(each): each for each in known}
-    found = get_close_matches(_bare(str(name)), by_bare, n=1, cutoff=LEAST_ALIKE)
+    found = get_close_matches(_bare(str(name)), by_bare, n=1, cutoff=least)
     return by_bare[found[0]] if found else None
 
 

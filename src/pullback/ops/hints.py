@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NoReturn, TypeVar, cast
 
+from pullback.nearest import nearest
 from pullback.settings import QUIET_VARIABLE, environment
 
 Op = TypeVar("Op", bound=Callable[..., Any])
@@ -123,8 +123,8 @@ def _right_word(op: str, name: str, places: Sequence[str], keywords: Sequence[st
         return "the window is that of the filter's own shape"
     if name == "bias":
         return "conv has it, and conv_grad_bias is its gradient"
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"{op} takes {', '.join(known)}"
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"{op} takes {', '.join(known)}"
 
 
 def unknown_name(name: str, public: Sequence[str]) -> NoReturn:
@@ -151,8 +151,8 @@ def _meant(name: str, public: Sequence[str]) -> str | None:
         return f"pullback.{plain}"
     if plain in FUNCTIONS:
         return FUNCTIONS[plain] if FUNCTIONS[plain].startswith("pullback.") else f"pullback.{FUNCTIONS[plain]}"
-    near = get_close_matches(plain, [*public], 1, 0.75)
-    return f"pullback.{near[0]}" if near else None
+    near = nearest(plain, public, 0.75)
+    return f"pullback.{near}" if near else None
 
 
 _said_in = -1  # the process that has said it

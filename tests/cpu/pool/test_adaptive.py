@@ -9,6 +9,7 @@ import pytest
 from cpu_calls import guarded_calls
 
 import pullback as pb
+from pullback.cpu.machine_code import dry_run, warmup
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
@@ -34,3 +35,14 @@ def test_three_axes_of_unequal_maxima_run_on_the_reference() -> None:
     assert "two axes from tables" in str(explained)
     assert explained.chosen is not None
     assert explained.chosen.backend == "reference"
+
+
+@pytest.mark.parametrize("side", [7, 37, 3000])  # 31 columns to a window: winners of one, two and four bytes
+def test_wheels_ship_what_they_run(side: int) -> None:
+    x, outputs = np.ones((1, side, 61, 2), np.float32), (1, 2)
+    with pb.backend("cpu"), dry_run.dry_run(False) as run:
+        for rule in ({}, {"ties": "last", "nan": "ignore"}):
+            pb.adaptive_max_pool(x, outputs, return_indices=True, **rule)
+        pb.adaptive_avg_pool_grad(pb.adaptive_avg_pool(x, outputs), x)
+    assert len(run.wanted) >= 3
+    assert set(run.wanted) <= set(warmup.wanted(["float32"], wide=True))
