@@ -98,21 +98,21 @@ def test_sizes_add_up():
 
 
 def test_command_prints_a_table(capsys):
-    assert main(["check"]) == 0
+    assert main(["check", "--quick"]) == 0
     out = capsys.readouterr().out
     assert "AvgPoolGrad" in out
     assert ", 0 failed" in out
 
 
 def test_command_prints_json(capsys):
-    assert main(["check", "--json"]) == 0
+    assert main(["check", "--quick", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"system", "kernel", "proofs", "failures"} <= set(found[0])
 
 
 def test_command_fails_when_a_case_fails(capsys, monkeypatch):
     monkeypatch.setattr(identities, "is_adjoint", lambda *args: False)
-    assert main(["check"]) == 1
+    assert main(["check", "--quick"]) == 1
     assert "FAILED conv_grad_input" in capsys.readouterr().out
 
 
