@@ -17,7 +17,7 @@ from kernels import OPS, KernelUnderTest, kernels_of
 from numpy.lib.stride_tricks import as_strided
 
 import pullback as pb
-from pullback.ops.arguments import shown
+from pullback.shown import shown
 
 X, F, DY = np.ones((2, 5, 7, 4)), np.ones((2, 3, 2, 6)), np.ones((2, 4, 5, 6))
 POOLED, INDICES = np.ones((2, 2, 3, 4)), np.zeros((2, 2, 3, 4), np.int64)

@@ -12,7 +12,7 @@ import pytest
 
 import pullback as pb
 from pullback.ops import hints
-from pullback.ops.arguments import shown
+from pullback.shown import shown
 
 X, F = np.ones((2, 6, 6, 3)), np.ones((3, 3, 3, 4))
 

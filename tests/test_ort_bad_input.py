@@ -7,7 +7,8 @@ import pytest
 from endless import LISTS, NO_END
 
 from pullback import ort
-from pullback.ops.arguments import LARGEST, shown
+from pullback.ops.arguments import LARGEST
+from pullback.shown import shown
 
 X2 = np.ones((1, 1, 4, 4), np.float32)
 W2 = np.ones((1, 1, 3, 3), np.float32)

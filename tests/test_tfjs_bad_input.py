@@ -10,7 +10,8 @@ import pytest
 from endless import LISTS, NO_END
 
 from pullback import tfjs
-from pullback.ops.arguments import LARGEST, shown
+from pullback.ops.arguments import LARGEST
+from pullback.shown import shown
 
 
 def ones(*shape: int) -> np.ndarray:

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from pullback.shown import shown
+
 THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
 MOST_THREADS = 1024
 PRECISION_VARIABLE = "PULLBACK_PRECISION"
@@ -88,7 +90,7 @@ def _checked(who: str, n: Any) -> int:
     except TypeError:
         count = None
     if count is None or isinstance(n, bool):
-        raise TypeError(f"{who}: the number of threads must be an integer, not {n!r}")
+        raise TypeError(f"{who}: the number of threads must be an integer, not {shown(n)}")
     if not 1 <= count <= MOST_THREADS:
         raise ValueError(f"{who}: the number of threads is {count}; it must be from 1 to {MOST_THREADS}")
     return count

@@ -9,8 +9,8 @@ import numpy as np
 from autograd.core import VJPNode, add_outgrads
 from autograd.tracer import isbox, new_box, toposort, trace_stack
 
-from pullback.ops.arguments import shown
 from pullback.rules import is_supported_float
+from pullback.shown import shown
 from pullback.tracing import plain
 
 Function = Callable[..., Any]

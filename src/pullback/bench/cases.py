@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pullback.ops.arguments import as_int, make_window, per_axis, shown
+from pullback.ops.arguments import as_int, make_window, per_axis
 from pullback.rules import Layout
+from pullback.shown import shown
 from pullback.window import Window
 
 Kind = Literal["conv", "pool"]

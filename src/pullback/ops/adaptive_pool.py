@@ -21,7 +21,6 @@ from pullback.ops.arguments import (
     layout_of,
     one_of,
     same_dtype,
-    shown,
     split_shape,
 )
 from pullback.ops.call import run_op
@@ -29,6 +28,7 @@ from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
 from pullback.ops.pool_problem import max_rules, mean_rules
 from pullback.problem import AdaptiveProblem, Problem
 from pullback.rules import Array, Layout
+from pullback.shown import shown
 from pullback.window import AdaptiveWindow
 
 OutputSize = int | Sequence[int | None]

@@ -7,7 +7,6 @@ import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
-from reprlib import Repr
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from pullback.ops.foreign_arrays import as_numpy, refuse_recorded
 from pullback.ops.hints import DEFAULT_LAYOUT, hint_at_layout
 from pullback.rules import FLOAT_NAMES, LAYOUT_NAMES, Array, Layout, is_supported_float
+from pullback.shown import shown
 from pullback.window import PADDING_NAMES, ROUNDINGS, Padding, Rounding, Window
 
 LARGEST = 2**31 - 1  # of a size, stride, dilation or pad: sums and products of them stay far inside int64
@@ -25,28 +25,6 @@ MOST_ENTRIES = 64  # of a sequence: an array has no more axes
 LAYOUTS = {name.upper(): layout for name, layout in LAYOUT_NAMES.items()}  # in any case
 PADDINGS = {name: name for name in PADDING_NAMES} | {"same_upper": "same"}  # the other name is ONNX's
 MOST_AXES = 16  # of lists within lists; the ops take 5
-
-
-class _Short(Repr):
-    def repr1(self, x: Any, level: int) -> str:
-        """Arrays, of whatever library, by shape and dtype: a sentence has no room for their values."""
-        shape = getattr(x, "shape", None)
-        if isinstance(shape, tuple) and shape and hasattr(x, "dtype"):
-            return f"<{type(x).__name__} of shape {tuple(shape)}, {x.dtype}>"
-        return super().repr1(x, level)
-
-
-_short = _Short()
-_short.maxlevel, _short.maxstring, _short.maxother, _short.maxlong = 4, 80, 120, 40
-_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = _short.maxfrozenset = 10
-
-
-def shown(value: Any) -> str:
-    """A value as a sentence can hold it: in one short line, however long or deep it is, even if it contains itself."""
-    try:
-        return " ".join(_short.repr(value).split())
-    except Exception:  # of a foreign __repr__, or an integer of too many digits
-        return f"a value of type {type(value).__name__}"
 
 
 def as_array(op: str, name: str, value: npt.ArrayLike) -> Array:

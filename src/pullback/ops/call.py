@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from pullback.ops.arguments import FEWEST_AXES, check_shape, shown
+from pullback.ops.arguments import FEWEST_AXES, check_shape
 from pullback.problem import AnyProblem
 from pullback.registry import chosen_kernel, selection
 from pullback.rules import Array
+from pullback.shown import shown
 from pullback.tracing import any_traced, traced_op
 
 MOST_REMEMBERED = 4096

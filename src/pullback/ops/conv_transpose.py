@@ -20,7 +20,6 @@ from pullback.ops.arguments import (
     check_shape,
     per_axis,
     same_dtype,
-    shown,
     spatial_rank,
     split_shape,
 )
@@ -30,6 +29,7 @@ from pullback.ops.conv import PerAxis, conv_problem, split_filter
 from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
 from pullback.problem import Problem
 from pullback.rules import Array, Layout
+from pullback.shown import shown
 from pullback.window import Padding, span
 
 OP = "conv_transpose"

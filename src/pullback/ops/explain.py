@@ -7,9 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from pullback.ops import adaptive_pool, avg_pool, conv, conv_transpose, max_pool, pool_tangent, unpool
-from pullback.ops.arguments import shown
 from pullback.ops.hints import check_names
 from pullback.registry import Explanation, explain_problem
+from pullback.shown import shown
 
 # The module of each op that is dispatched, which has the op and `prepare_` it.
 MODULES: dict[str, ModuleType] = {

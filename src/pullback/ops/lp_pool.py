@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.ops.arguments import as_float_array, check_shape, same_dtype, shown
+from pullback.ops.arguments import as_float_array, check_shape, same_dtype
 from pullback.ops.avg_pool import avg_pool, avg_pool_grad
 from pullback.ops.conv import PerAxis
 from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
 from pullback.rules import Array
+from pullback.shown import shown
 from pullback.tracing import any_traced
 from pullback.window import Padding
 

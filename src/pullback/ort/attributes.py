@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pullback.ops.arguments import as_entries, as_int, shown
+from pullback.ops.arguments import as_entries, as_int
+from pullback.shown import shown
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 

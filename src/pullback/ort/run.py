@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.arguments import as_entries, shown
+from pullback.ops.arguments import as_entries
 from pullback.ops.replay import run_translated, translate_each_time
 from pullback.ort.quirks import quirks_active
 from pullback.ort.registry import Node, changes, find_kernel
 from pullback.ort.schema import Schema, as_opset, bind_attributes, bind_inputs, bind_types, find_schema
 from pullback.registry import REFERENCE, backend
+from pullback.shown import shown
 
 SHAPED_BY_GRAPH = ("MaxPoolGrad", "AveragePoolGrad")
 

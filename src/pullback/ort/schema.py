@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from pullback.nearest import did_you_mean, nearest
-from pullback.ops.arguments import as_array, as_int, shown
+from pullback.ops.arguments import as_array, as_int
 from pullback.ort.quirks import quirks_active
 from pullback.rules import Array
+from pullback.shown import shown
 
 ONNX_DOMAIN = ""
 MS_DOMAIN = "com.microsoft"

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.arguments import as_array, as_int, as_shape, one_of, per_axis, shown
+from pullback.ops.arguments import as_array, as_int, as_shape, one_of, per_axis
 from pullback.rules import Array, is_supported_float
+from pullback.shown import shown
 
 OPS = ("max_pool", "avg_pool", "conv")
 LARGEST_SIDE = 16

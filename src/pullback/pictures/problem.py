@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from pullback.ops.arguments import shown
 from pullback.ops.explain import PREPARE
 from pullback.pictures.inputs import as_values, check_limits, check_op, random_filter
 from pullback.registry import REFERENCE
 from pullback.rules import Array
+from pullback.shown import shown
 from pullback.window import Ints, Window
 
 Cell = tuple[int, ...]

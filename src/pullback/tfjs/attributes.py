@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pullback.nearest import did_you_mean
-from pullback.ops.arguments import shown
+from pullback.shown import shown
 
 POOL_2D = ("filterSize", "strides", "pad", "dimRoundingMode")
 POOL_3D = (*POOL_2D, "dataFormat")

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from pullback import registry as core
-from pullback.ops.arguments import shown
 from pullback.ops.replay import run_translated, step
 from pullback.problem import AnyProblem, Problem
 from pullback.rules import Array
+from pullback.shown import shown
 from pullback.tfjs.attributes import check_attributes
 from pullback.tfjs.geometry import POSITIVE
 from pullback.tfjs.quirks import in_quirks

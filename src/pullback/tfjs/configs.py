@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from pullback.nearest import did_you_mean
-from pullback.ops.arguments import shown
+from pullback.shown import shown
 
 Config = TypeVar("Config")
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.arguments import LARGEST, check_taps, shown
+from pullback.ops.arguments import LARGEST, check_taps
 from pullback.rules import Layout
+from pullback.shown import shown
 from pullback.tfjs.tensors import is_text, js_text
 from pullback.window import ROUNDINGS, Window, round_size, same_pads, span
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pullback.ops.arguments import shown
 from pullback.problem import check_room
+from pullback.shown import shown
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool, kernels_relu
 from pullback.tfjs.backprop_ops import conv2d_backprop_input, conv3d_backprop_input
 from pullback.tfjs.call import KernelFunc

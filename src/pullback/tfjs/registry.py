@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.forking import FRONT_END, lock_free_in_children
-from pullback.ops.arguments import shown
 from pullback.registry import KernelError
+from pullback.shown import shown
 from pullback.tfjs import kernels_conv, kernels_dilation, kernels_pool, kernels_relu  # noqa: F401  (importing them fills KERNELS)
 from pullback.tfjs.call import CPU, KERNELS, REFERENCE, BuiltinBackend, KernelFunc, check_mappings
 from pullback.tfjs.configs import as_config

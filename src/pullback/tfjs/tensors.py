@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.ops.arguments import as_array, shown
+from pullback.ops.arguments import as_array
 from pullback.ops.replay import step
 from pullback.rules import Array, is_supported_float
+from pullback.shown import shown
 
 FLOAT32, INT32, BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.bool_)
 DEEPEST = 32  # lists within lists that a message spells out
