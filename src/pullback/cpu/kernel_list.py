@@ -16,7 +16,7 @@ from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
 from pullback.cpu.depthwise import planes as group_planes
-from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, whole
+from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
@@ -75,8 +75,8 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, group_cells. channels_first: whole, rows, phases (with one channel, or for averages,
-# also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, rows, phases (with one channel, or for
+# averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
@@ -107,6 +107,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("separable", separable.can, separable.pays, separable.avg_pool),
         Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.avg_pool, planes.forward_plan)),
     ),
