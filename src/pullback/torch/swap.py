@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from pullback import registry
+from pullback.torch.layers import Accelerated
 from pullback.torch.mixed import CONV_OPS
-from pullback.torch.modules import BACK, SWAPS, Accelerated
+from pullback.torch.modules import BACK, SWAPS
 from pullback.torch.tuning import CHOICES
 
 Model = TypeVar("Model", bound=nn.Module)
