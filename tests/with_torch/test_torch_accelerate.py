@@ -106,7 +106,7 @@ def test_explain() -> None:
     assert "1x1" in str(told[1])
     assert "depthwise" in str(told[2])
     assert told[3] is None
-    assert told[4] == "the model is not accelerated"
+    assert told[4] == "it was not accelerated with the others"
     assert len(str(report).splitlines()) == 5
     assert net.training
     torch.testing.assert_close(net.state_dict(), before)

@@ -13,6 +13,7 @@ from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, pool_reason, unsuitable
 from pullback.torch.mixed import mixed_conv
+from pullback.torch.taking import with_calls
 from pullback.torch.tuning import CHOICES, faster_ops, is_faster
 
 MEASURED = "it was measured to be faster"
@@ -51,7 +52,10 @@ class Accelerated:
         return self.run(input)
 
     def run(self: Any, input: torch.Tensor, *more: Any) -> Any:
-        """`forward` where it was chosen to run."""
+        """`forward` where it was chosen to run; what PyTorch's calls within is its own, whatever the model around it takes."""
+        return with_calls(False, self._run, input, *more)
+
+    def _run(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if not isinstance(input, Proxy):
             reason, ops = _choice(self, input)
             if reason is None:
@@ -154,7 +158,7 @@ class _Adaptive(PoolLayer):
     def run(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if torch.jit.is_tracing():  # a trace of ours would hold for one size only
             theirs: Any = super(Accelerated, self)
-            return theirs.forward(input)
+            return with_calls(False, theirs.forward, input)
         return super().run(input)
 
 

@@ -1,0 +1,156 @@
+"""explain(model, ...): which convolutions and poolings of a model run on our kernels, and why others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pullback.torch.calls import FUNCTIONS, OURS
+from pullback.torch.layers import Accelerated
+from pullback.torch.mixed import CONV_OPS
+from pullback.torch.modules import SWAPS
+from pullback.torch.selection import names_of
+from pullback.torch.taking import TakesCalls, calls_functions, plain_class
+
+NOT_ACCELERATED = "the model is not accelerated"
+LEFT_OUT = "it was not accelerated with the others"
+A_CALL = "a call in forward, not a layer: accelerate(model, functional=True) takes it"
+COMPILED_CALL = "a call in forward: torch.compile traces PyTorch's own"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What happens to one layer: on our kernels if `reason` is None, or some of its ops, where these were timed one by one.
+
+    A call of torch.nn.functional has a `kind` that begins with "F." and the name of the module in whose forward it is.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    reason: str | None
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """All convolutions and poolings of a model, in the order of their calls; printable."""
+
+    layers: tuple[Layer, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for layer in self.layers:
+            where = f"pullback  {', '.join(layer.ops)}".rstrip() if layer.reason is None else f"PyTorch   {layer.reason}"
+            lines.append(f"{layer.name or '(the model)':<28} {layer.kind:<21} {layer.shape!s:<22} {where}")
+        return "\n".join(lines)
+
+
+def explain(model: nn.Module, *inputs: Any, **named: Any) -> Report:
+    """Which layers of a model run on our kernels for these inputs, and why others do not; nothing is changed.
+
+    The model is called once, model(*inputs, **named), in eval mode and eagerly, whatever of it is compiled. A single tuple holds
+    all inputs.
+    """
+    watch = _Watch(model)
+    with watch.hooks(), _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"), watch:
+        model(*(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs), **named)
+    return Report(tuple(map(watch.told, watch.seen)))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A layer with its input, or a call of a function with the reason why it is PyTorch's."""
+
+    module: nn.Module
+    input: torch.Tensor
+    function: str = ""
+    reason: str | None = None
+
+
+class _Watch(TorchFunctionMode):
+    """Notes the layers that a call of the model reaches, and the functions that the forward of other modules calls.
+
+    The mode of a model that takes calls is asked first: here they arrive as our functions, or as PyTorch's where it left them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.names = model, names_of(model)
+        self.inside: list[nn.Module] = []
+        self.seen: list[_Seen] = []
+        compiled = [module for module in model.modules() if module._compiled_call_impl or hasattr(module, "_orig_mod")]
+        self.compiled = {part for module in compiled for part in module.modules()}
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for module in self.names:
+                hooks.enter_context(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(self._leave))
+            yield
+
+    def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.inside.append(module)
+        if isinstance(module, tuple(SWAPS)):
+            given = arguments[0] if arguments else named["input"]
+            self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad)))
+
+    def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        self.inside.pop()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given, module = kwargs or {}, self.inside[-1] if self.inside else self.model
+        function = FUNCTIONS.get(func) or OURS.get(func)
+        if function is not None and not _is_known(module):
+            if self.seen and self.seen[-1].module is module and not self.seen[-1].function:
+                self.seen.pop()  # a layer of another class, of which the call says more
+            reason = None if func in OURS else function.why_left(*args, **given) or self._why_not_taken(module)
+            reason = COMPILED_CALL if module in self.compiled else reason
+            self.seen.append(_Seen(module, args[0] if args else given["input"], f"F.{function.name}", reason))
+        return func(*args, **given)
+
+    def _why_not_taken(self, module: nn.Module) -> str:
+        takers = [outer for outer in self.inside if isinstance(outer, TakesCalls)]
+        if takers:
+            return LEFT_OUT
+        return A_CALL if any(map(calls_functions, self.inside)) else f"{type(module).__name__} is a class of its own"
+
+    def told(self, seen: _Seen) -> Layer:
+        module, shape = seen.module, tuple(seen.input.shape)
+        if seen.function:
+            return Layer(self.names[module], seen.function, shape, seen.reason)
+        timed = None
+        if isinstance(module, Accelerated):
+            reason, timed = module.choose(seen.input)
+        elif plain_class(type(module)) in SWAPS:
+            reason = LEFT_OUT if any(isinstance(other, Accelerated) for other in self.names) else NOT_ACCELERATED
+        else:
+            reason = f"{type(module).__name__} is a class of its own"
+        ops = tuple(op for op in CONV_OPS if timed and op in timed)
+        return Layer(self.names[module], type(module).__name__, shape, reason, ops)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether a module is one of PyTorch's layers or ours, whose calls are its own business."""
+    return isinstance(module, Accelerated) or plain_class(type(module)) in SWAPS
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, so that a call leaves no trace in running statistics."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
