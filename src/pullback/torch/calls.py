@@ -16,6 +16,7 @@ from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, po
 
 NOT_EAGER = "functional calls are taken only where PyTorch runs eagerly on plain tensors"
 WATCHED = "a checkpoint or another hook watches what is kept for the backward pass"
+HARMLESS: set[Callable[..., Any]] = set()  # hooks that only look
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ def _not_eager(*tensors: Any) -> str | None:
     if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given) or torch.onnx.is_in_onnx_export():
         return NOT_EAGER
     # A checkpoint runs its function again outside of the model, and wants the same tensors to be kept.
-    return WATCHED if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None else None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return None if hooks is None or hooks[0] in HARMLESS else WATCHED
 
 
 def _conv(rank: int) -> Callable[..., str | None]:

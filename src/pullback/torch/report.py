@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from pullback.torch.calls import FUNCTIONS, OURS
+from pullback.torch.calls import OURS, Function
 from pullback.torch.layers import Accelerated
 from pullback.torch.mixed import CONV_OPS
 from pullback.torch.modules import SWAPS
-from pullback.torch.selection import names_of
 from pullback.torch.taking import TakesCalls, calls_functions, plain_class
+from pullback.torch.watching import Watch
 
 NOT_ACCELERATED = "the model is not accelerated"
 LEFT_OUT = "it was not accelerated with the others"
@@ -74,49 +73,23 @@ class _Seen:
     reason: str | None = None
 
 
-class _Watch(TorchFunctionMode):
-    """Notes the layers that a call of the model reaches, and the functions that the forward of other modules calls.
-
-    The mode of a model that takes calls is asked first: here they arrive as our functions, or as PyTorch's where it left them.
-    """
-
+class _Watch(Watch):
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.names = model, names_of(model)
-        self.inside: list[nn.Module] = []
+        super().__init__(model)
         self.seen: list[_Seen] = []
         compiled = [module for module in model.modules() if module._compiled_call_impl or hasattr(module, "_orig_mod")]
         self.compiled = {part for module in compiled for part in module.modules()}
 
-    @contextmanager
-    def hooks(self) -> Iterator[None]:
-        with ExitStack() as hooks:
-            for module in self.names:
-                hooks.enter_context(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(self._leave))
-            yield
+    def layer_begins(self, module: nn.Module, given: torch.Tensor) -> None:
+        self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad)))
 
-    def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        self.inside.append(module)
-        if isinstance(module, tuple(SWAPS)):
-            given = arguments[0] if arguments else named["input"]
-            self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad)))
-
-    def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        self.inside.pop()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given, module = kwargs or {}, self.inside[-1] if self.inside else self.model
-        function = FUNCTIONS.get(func) or OURS.get(func)
-        if function is not None and not _is_known(module):
-            if self.seen and self.seen[-1].module is module and not self.seen[-1].function:
-                self.seen.pop()  # a layer of another class, of which the call says more
-            reason = None if func in OURS else function.why_left(*args, **given) or self._why_not_taken(module)
-            reason = COMPILED_CALL if module in self.compiled else reason
-            self.seen.append(_Seen(module, args[0] if args else given["input"], f"F.{function.name}", reason))
-        return func(*args, **given)
+    def call(self, function: Function, module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.seen and self.seen[-1].module is module and not self.seen[-1].function:
+            self.seen.pop()  # a layer of another class, of which the call says more
+        reason = None if func in OURS else function.why_left(*args, **kwargs) or self._why_not_taken(module)
+        reason = COMPILED_CALL if module in self.compiled else reason
+        self.seen.append(_Seen(module, args[0] if args else kwargs["input"], f"F.{function.name}", reason))
+        return func(*args, **kwargs)
 
     def _why_not_taken(self, module: nn.Module) -> str:
         takers = [outer for outer in self.inside if isinstance(outer, TakesCalls)]
@@ -137,11 +110,6 @@ class _Watch(TorchFunctionMode):
             reason = f"{type(module).__name__} is a class of its own"
         ops = tuple(op for op in CONV_OPS if timed and op in timed)
         return Layer(self.names[module], type(module).__name__, shape, reason, ops)
-
-
-def _is_known(module: nn.Module) -> bool:
-    """Whether a module is one of PyTorch's layers or ours, whose calls are its own business."""
-    return isinstance(module, Accelerated) or plain_class(type(module)) in SWAPS
 
 
 @contextmanager
