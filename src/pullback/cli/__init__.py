@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pullback import __version__
-from pullback.cli import bench_command, check_command, info_command, warmup_command
+from pullback.cli import bench_command, check_command, compare_command, info_command, warmup_command
 from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   pullback check --json     the same, for a program to read
   pullback bench --list     what can be timed here, and against whom
   pullback bench --op avg_pool_grad --peer torch
+  pullback compare train:example   a PyTorch model's training step, on PyTorch's kernels and on ours
   pullback warmup           compile the kernels ahead, once for a version and a machine
   pullback info             CPU, threads, kernel cache, backends and versions on this machine
 """
@@ -34,7 +35,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (check_command, bench_command, warmup_command, info_command):
+    for command in (check_command, bench_command, compare_command, warmup_command, info_command):
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:

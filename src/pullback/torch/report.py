@@ -57,10 +57,10 @@ def explain(model: nn.Module, *inputs: Any, **named: Any) -> Report:
     The model is called once, model(*inputs, **named), in eval mode and eagerly, whatever of it is compiled. A single tuple holds
     all inputs.
     """
-    watch = _Watch(model)
+    watch = Explaining(model)
     with watch.hooks(), _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"), watch:
         model(*(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs), **named)
-    return Report(tuple(map(watch.told, watch.seen)))
+    return watch.report()
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,15 @@ class _Seen:
     reason: str | None = None
 
 
-class _Watch(Watch):
-    def __init__(self, model: nn.Module) -> None:
+class Explaining(Watch):
+    """Notes layers and calls; `report` says where each runs, and why."""
+
+    def __init__(self, model: nn.Module, eager: bool = False) -> None:
+        """eager: whether the answer should be that of eager calls, whatever of the model is compiled."""
         super().__init__(model)
         self.seen: list[_Seen] = []
-        compiled = [module for module in model.modules() if module._compiled_call_impl or hasattr(module, "_orig_mod")]
+        parts = () if eager else model.modules()
+        compiled = [module for module in parts if module._compiled_call_impl or hasattr(module, "_orig_mod")]
         self.compiled = {part for module in compiled for part in module.modules()}
 
     def layer_begins(self, module: nn.Module, given: torch.Tensor) -> None:
@@ -97,7 +101,10 @@ class _Watch(Watch):
             return LEFT_OUT
         return A_CALL if any(map(calls_functions, self.inside)) else f"{type(module).__name__} is a class of its own"
 
-    def told(self, seen: _Seen) -> Layer:
+    def report(self) -> Report:
+        return Report(tuple(map(self._told, self.seen)))
+
+    def _told(self, seen: _Seen) -> Layer:
         module, shape = seen.module, tuple(seen.input.shape)
         if seen.function:
             return Layer(self.names[module], seen.function, shape, seen.reason)
