@@ -102,7 +102,7 @@ class Comparison:
     HEADER = ("layer", "PyTorch", "ours", "gain", "forward", "input grad", "filter grad", "what it is")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The table: milliseconds of a step, PyTorch / ours for each op; the last column is what a layer is, or why it is left."""
+        """The table: milliseconds of a step, PyTorch / ours for each op; and what a layer is."""
         return [_row(layer) for layer in self.layers]
 
     def lines(self) -> list[tuple[str, str]]:
@@ -112,13 +112,16 @@ class Comparison:
         found = [
             ("step", f"PyTorch {theirs:.2f} ms, ours {ours:.2f} ms (medians of {rounds}, {self.settings['step']})"),
             ("gain", f"{self.gain:.2f} times as fast; best step against best step {self.gain_of_bests:.2f}"),
+        ]
+        if self.busy is not None:
+            found.append(("busy", self.busy))
+        found += [
             ("layers", self._layers_text()),
+            *(("", text) for text in self._left_texts()),
             ("memory", self._memory_text()),
         ]
         if self.loss_apart is not None:
             found.append(("loss", f"the two ways differ by {self.loss_apart:.0e} of it"))
-        if self.busy is not None:
-            found.append(("busy", self.busy))
         return [*found, ("with", self.settings_text())]
 
     def _layers_text(self) -> str:
@@ -127,6 +130,14 @@ class Comparison:
         left = sum(layer.total("pytorch") or 0.0 for layer in self.layers if layer.reason is not None)
         text = f"{len(mine)} of {len(self.layers)} are ours: {theirs:.2f} ms of PyTorch's became {ours:.2f} ms"
         return text + (f"; those left to PyTorch take {left:.2f} ms" if len(mine) < len(self.layers) else "")
+
+    def _left_texts(self) -> list[str]:
+        """The layers that are PyTorch's, by why they are."""
+        reasons: dict[str, list[str]] = {}
+        for layer in self.layers:
+            if layer.reason is not None:
+                reasons.setdefault(layer.reason, []).append(layer.title)
+        return [f"{', '.join(dict.fromkeys(titles))}: {reason}" for reason, titles in reasons.items()]
 
     def _memory_text(self) -> str:
         kept = f"kept for the backward pass: PyTorch {_mib(self.memory.kept[0])}, ours {_mib(self.memory.kept[1])}"
@@ -183,7 +194,7 @@ def _row(layer: LayerTimes) -> tuple[str, ...]:
     ops = [_pair(layer.ops.get(op)) for op in ("forward", "input gradient", "filter gradient")]
     times = f" x {layer.calls}" if layer.calls > 1 else ""
     what = f"{layer.kind} {'x'.join(map(str, layer.shape))}{times}"
-    what += f": PyTorch's, {layer.reason}" if layer.reason is not None else ""
+    what += " on PyTorch" if layer.reason is not None else ""
     gain = "" if layer.gain is None else f"{layer.gain:.2f}"
     return (layer.title, _number(layer.total("pytorch")), _number(layer.total("ours")), gain, *ops, what)
 

@@ -40,7 +40,7 @@ def _meant(argument: str, names: Mapping[nn.Module, str], candidates: Sequence[n
             of = {module for module in candidates if _is_named(names[module], wish)}
             if not of:
                 raise ValueError(
-                    f"accelerate: {argument}={wish!r} is the name of no convolution or pooling; {_near(wish, names)}"
+                    f"accelerate: {argument}={wish!r} is the name of no convolution or pooling; {_near(wish, names, candidates)}"
                 )
         elif isinstance(wish, type):
             within: set[Any] = {part for module in names if isinstance(module, wish) for part in cast(Any, module).modules()}
@@ -67,7 +67,9 @@ def _is_named(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
-def _near(pattern: str, names: Mapping[nn.Module, str]) -> str:
-    known = [name for name in names.values() if name]
-    near = get_close_matches(pattern, known, n=3, cutoff=0.4) or known[:3]
-    return f"the nearest names are {', '.join(map(repr, near))}" if near else "the model has no modules within"
+def _near(pattern: str, names: Mapping[nn.Module, str], candidates: Sequence[nn.Module]) -> str:
+    near = get_close_matches(pattern, [name for name in names.values() if name], n=3, cutoff=0.4)
+    if near:
+        return f"the nearest names are {', '.join(map(repr, near))}"
+    some = [repr(names[module]) for module in candidates]
+    return f"there are {', '.join(some[:5])}{', ...' if len(some) > 5 else ''}" if some else "the model has none"
