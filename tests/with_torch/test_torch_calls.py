@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 from torch.utils.checkpoint import checkpoint
 
 import pullback.torch as pt
-from pullback.torch import choice, report
+from pullback.torch import choice, kernels, report, tuning
 from pullback.torch import functional as ours
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
@@ -183,6 +183,17 @@ def test_excepted_layers_stay_pytorch_s_inside_taken_calls() -> None:
     assert found["AdaptiveAvgPool2d"] == [report.LEFT_OUT]
     assert isinstance(net.second[0], nn.Conv2d)
     torch.testing.assert_close(gradients(net), gradients(Net()), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_choose_for_themselves_inside_taken_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured to be faster on PyTorch stays there, though the call within looks like one to take."""
+    monkeypatch.setattr(tuning, "_seconds", lambda way: 2.0 if getattr(way, "func", None) is kernels.run else 1.0)
+    net = pt.accelerate(Net(), functional=True, tune=True)
+    net(X)
+    heard: list[str] = []
+    monkeypatch.setattr(kernels.listening, "heard", lambda op, seconds: heard.append(op))
+    net(X)
+    assert heard == ["conv", "conv", "max_pool", "max_pool"]  # of the functions alone, in the order of their calls
 
 
 def test_wishes_that_mean_nothing() -> None:
