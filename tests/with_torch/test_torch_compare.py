@@ -181,8 +181,10 @@ class Words(nn.Module):
         return "words"
 
 
-def made_up(count: int, steps: tuple[float, ...] = (1.0, 1.05, 1.1)) -> Comparison:
-    times = Times((2.0, 3.0, 4.0), (1.0, 1.5, 2.0))
+def made_up(
+    count: int, steps: tuple[float, ...] = (1.0, 1.05, 1.1), layer: tuple[float, ...] = (3.0, 3.0, 4.0)
+) -> Comparison:  # fmt: skip
+    times = Times(layer, (1.5, 1.5, 2.0))
     layers = [LayerTimes(f"layer{i}", "Conv2d", (1, 2, 3), 1, None, {"forward": times}) for i in range(count)]
     layers.append(LayerTimes("last", "MaxPool2d", (1,), 1, "why not", {"forward": Times((1.0,))}))
     settings = {"versions": {"PyTorch": "2", "pullback": "1"}, "threads": 2, "step": "forward", "cpu": "a CPU"}
@@ -193,7 +195,8 @@ def test_a_busy_machine_is_said() -> None:
     quiet, busy = made_up(1), made_up(1, (1.0, 1.5, 9.0))
     assert quiet.busy is None
     assert "busy" not in str(quiet)
-    assert "our steps took 1.00 to 9.00 ms, half of them over 1.50: the machine seems busy" in str(busy)
+    assert "our steps took 1.00 ms at best and 1.50 in the median (steps up to 9.00): the machine seems busy" in str(busy)
+    assert "PyTorch's layers took 3.00 ms at best and 5.00 in the median" in str(made_up(1, layer=(2.0, 4.0, 9.0)))
     assert quiet.gain == 2.0
     assert quiet.layers[0].gain == 2.0
     assert "last: why not" in str(quiet)

@@ -58,6 +58,11 @@ def compare(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"compare: steps is {steps!r}; give a number of at least 1")
+    elsewhere = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers()) if not tensor.is_cpu}
+    if elsewhere:
+        raise ValueError(
+            f"compare: the model is on {', '.join(sorted(elsewhere))}; our kernels are the CPU's: model.cpu() brings it there"
+        )
     before = State(model)
     with kept(model) as state, ExitStack() as stack:
         stack.callback(before.put_back)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BUSY_SPREAD = 0.2  # the median of a side's steps lies this share above its best: others use the machine
+# Others use the machine where the median of a side's steps, or the sum of its layers' medians, lies this share above the best.
+BUSY_STEPS, BUSY_LAYERS = 0.2, 0.35
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,17 @@ class Comparison:
 
     @property
     def busy(self) -> str | None:
-        """A sentence if the steps of one side differ so much that the machine must have been busy with other things."""
+        """A sentence if times of the same thing differ so much that the machine must have been busy with other things."""
+        ops = [times for layer in self.layers for times in layer.ops.values()]
         for side, name in (("pytorch", "PyTorch's"), ("ours", "our")):
-            samples, median, best = getattr(self.step, side), self.step.median(side), self.step.best(side)
-            if median is not None and best is not None and median > (1 + BUSY_SPREAD) * best:
-                return (
-                    f"{name} steps took {best:.2f} to {max(samples):.2f} ms, half of them over {median:.2f}: the machine seems "
-                    "busy, and the figures say little; close other programs, or take more steps"
-                )
+            samples = getattr(self.step, side)
+            for what, parts, most in (("steps", [self.step], BUSY_STEPS), ("layers", ops, BUSY_LAYERS)):
+                median, best = (sum(getattr(times, of)(side) or 0.0 for times in parts) for of in ("median", "best"))
+                if median > (1 + most) * best:
+                    return (
+                        f"{name} {what} took {best:.2f} ms at best and {median:.2f} in the median (steps up to "
+                        f"{max(samples):.2f}): the machine seems busy, and the figures say little; close other programs, or take more steps"
+                    )
         return None
 
     HEADER = ("layer", "PyTorch", "ours", "gain", "forward", "input grad", "filter grad", "what it is")

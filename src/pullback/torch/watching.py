@@ -43,6 +43,8 @@ class Watch(TorchFunctionMode):
         """The hooks nearest to the modules' forward: the last before it and the first after it."""
         with ExitStack() as hooks:
             for module in self.names:
+                if isinstance(module, torch.jit.ScriptModule):  # runs without Python
+                    continue
                 hooks.enter_context(module.register_forward_pre_hook(self._enter, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(self._leave, prepend=True))
             yield
