@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import pullback.torch as pt
-from pullback.torch import choice, kernels, mixed, tuning
+from pullback.torch import kernels, mixed, tuning
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -32,14 +32,6 @@ def model() -> nn.Sequential:
 
 
 X = torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers go to our kernels too, so that small tests reach them."""
-    monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
-    monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
 
 
 def outcome(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

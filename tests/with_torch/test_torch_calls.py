@@ -16,18 +16,10 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 from torch.utils.checkpoint import checkpoint
 
 import pullback.torch as pt
-from pullback.torch import choice, kernels, report, tuning
+from pullback.torch import kernels, report, tuning
 from pullback.torch import functional as ours
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
-
-
-@pytest.fixture
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small calls go to our kernels too, so that small tests reach them."""
-    monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
-    monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
 
 
 class Centred(nn.Conv2d):

@@ -18,19 +18,11 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 
 import pullback.torch as pt
 from pullback.cli import main
-from pullback.torch import choice, kernels, step_times
+from pullback.torch import kernels, step_times
 from pullback.torch.comparison import Comparison, LayerTimes, Memory, Times
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small calls go to our kernels too, so that small tests reach them."""
-    monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
-    monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
 
 
 class Net(nn.Module):

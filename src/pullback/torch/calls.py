@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,36 +38,14 @@ def _not_eager(*tensors: Any) -> str | None:
     return None if hooks is None or hooks[0] in HARMLESS else WATCHED
 
 
-def _conv(rank: int) -> Callable[..., str | None]:
+def _conv(rank: int, transposed: bool = False) -> Callable[..., str | None]:
     def why_left(
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: Any = 1, *more: Any, **named: Any
     ) -> str | None:
+        groups = more[2] if len(more) > 2 else named.get("groups", 1)  # the seventh argument, transposed or not
+        step = 1 if transposed else stride
         unsuited = _not_eager(input, weight, bias) or conv_unsuitable(input, rank, weight, bias)
-        return unsuited or conv_reason(input, weight, conv_outputs(input, stride, rank), groups)
-
-    return why_left
-
-
-def _conv_transpose(rank: int) -> Callable[..., str | None]:
-    conv = _conv(rank)
-
-    def why_left(
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> str | None:
-        return conv(input, weight, bias, groups=groups)  # every cell of the input is one of the convolution's result
+        return unsuited or conv_reason(input, weight, conv_outputs(input, step, rank), groups)
 
     return why_left
 
@@ -98,7 +77,7 @@ def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _RULES = {
-    "conv": _conv, "conv_transpose": _conv_transpose, "max_pool": _pool, "avg_pool": _pool,
+    "conv": _conv, "conv_transpose": partial(_conv, transposed=True), "max_pool": _pool, "avg_pool": _pool,
     "adaptive_max_pool": _adaptive, "adaptive_avg_pool": _adaptive,
 }  # fmt: skip
 FUNCTIONS: dict[Callable[..., Any], Function] = {}

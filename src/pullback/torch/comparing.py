@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import pullback as pb
 from pullback.bench.machine import describe_machine
+from pullback.bench.timing import garbage_collector_off
 from pullback.torch.comparison import Comparison, LayerTimes, Memory, Times
 from pullback.torch.keeping import Kept, kept
 from pullback.torch.layers import Accelerated
@@ -131,7 +131,7 @@ class _Turns:
                 self._watched(side, calls)
         whole: dict[str, list[float]] = {side: [] for side in SIDES}
         parts: dict[str, list[dict[Any, Region]]] = {side: [] for side in SIDES}
-        with _no_garbage_collection():
+        with garbage_collector_off():
             for number in range(steps):
                 tick(f"step {number + 1}")
                 for side in SIDES if number % 2 == 0 else SIDES[::-1]:  # nobody always follows the other
@@ -202,15 +202,3 @@ def _layers(report: Sequence[Layer], parts: Mapping[str, Sequence[Mapping[Any, R
 
 def _has(step: Mapping[Any, Region], key: Any, op: str) -> bool:
     return key in step and op in step[key].seconds
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

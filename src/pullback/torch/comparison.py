@@ -99,7 +99,8 @@ class Comparison:
                 if median > (1 + most) * best:
                     return (
                         f"{name} {what} took {best:.2f} ms at best and {median:.2f} in the median (steps up to "
-                        f"{max(samples):.2f}): the machine seems busy, and the figures say little; close other programs, or take more steps"
+                        f"{max(samples):.2f}): the machine seems busy, and the figures say little; close other programs, "
+                        "or take more steps"
                     )
         return None
 
