@@ -16,8 +16,8 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 from torch.utils.checkpoint import checkpoint
 
 import pullback.torch as pt
-from pullback.torch import kernels, report, tuning
 from pullback.torch import functional as ours
+from pullback.torch import kernels, report, tuning
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
 

@@ -76,7 +76,7 @@ def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-_RULES = {
+_RULES: dict[str, Callable[[int], Callable[..., str | None]]] = {
     "conv": _conv, "conv_transpose": partial(_conv, transposed=True), "max_pool": _pool, "avg_pool": _pool,
     "adaptive_max_pool": _adaptive, "adaptive_avg_pool": _adaptive,
 }  # fmt: skip
