@@ -31,7 +31,7 @@ class Function:
 
 def _not_eager(*tensors: Any) -> str | None:
     given = [tensor for tensor in tensors if tensor is not None]
-    if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given) or torch.onnx.is_in_onnx_export():
+    if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given):
         return NOT_EAGER
     # A checkpoint runs its function again outside of the model, and wants the same tensors to be kept.
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)

@@ -58,7 +58,7 @@ class Accelerated:
     def _run(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if not isinstance(input, Proxy):
             reason, ops = _choice(self, input)
-            if reason is None:
+            if reason is None and not _for_onnx():
                 return self.ours(input, ops, *more)
         elif self is not input.tracer.root:  # in torch.fx's graph it is one node, as PyTorch's own layers are
             return input.tracer.create_proxy("call_module", input.tracer.path_of_module(self), (input, *more), {})
@@ -72,9 +72,13 @@ class Accelerated:
 
 @untraced
 def _choice(layer: Accelerated, input: torch.Tensor) -> Choice:
-    if torch.onnx.is_in_onnx_export():
-        return "ONNX has PyTorch's ops only", None
     return layer.choose(input)
+
+
+def _for_onnx() -> bool:
+    """Whether PyTorch traces for ONNX, which has PyTorch's ops only."""
+    traces = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return traces and bool(torch.onnx.is_in_onnx_export())
 
 
 class ConvLayer(Accelerated):
