@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as theirs
+from torch.utils import checkpoint
 
 from pullback.torch import functional as ours
 from pullback.torch.adaptive import output_sizes, why_unequal
@@ -17,6 +19,7 @@ from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, po
 
 NOT_EAGER = "functional calls are taken only where PyTorch runs eagerly on plain tensors"
 WATCHED = "a checkpoint or another hook watches what is kept for the backward pass"
+_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 HARMLESS: set[Callable[..., Any]] = set()  # hooks that only look
 
 
@@ -34,8 +37,17 @@ def _not_eager(*tensors: Any) -> str | None:
     if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given):
         return NOT_EAGER
     # A checkpoint runs its function again outside of the model, and wants the same tensors to be kept.
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    return None if hooks is None or hooks[0] in HARMLESS else WATCHED
+    return WATCHED if _is_watched() else None
+
+
+def _is_watched() -> bool:
+    if _TOP_HOOKS is not None:
+        hooks = _TOP_HOOKS(False)
+        return hooks is not None and hooks[0] not in HARMLESS
+    frame: Any = sys._getframe()  # PyTorch 2.6 and 2.7 do not tell
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _conv(rank: int, transposed: bool = False) -> Callable[..., str | None]:
