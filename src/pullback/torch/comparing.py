@@ -15,8 +15,6 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 import pullback as pb
-from pullback.bench.machine import describe_machine
-from pullback.bench.timing import garbage_collector_off
 from pullback.torch.comparison import Comparison, LayerTimes, Memory, Times
 from pullback.torch.keeping import Kept, kept
 from pullback.torch.layers import Accelerated
@@ -123,6 +121,10 @@ class _Turns:
         return seconds
 
     def compare(self, steps: int, tick: Callable[[str], object]) -> Comparison:
+        from pullback.bench.timing import (
+            garbage_collector_off,
+        )  # only here: importing pullback.torch should not import the bench
+
         report = self._explained()
         calls = any(layer.kind.startswith("F.") for layer in report)
         for _ in range(WARMUPS):
@@ -164,6 +166,8 @@ class _Turns:
         return abs(theirs - ours) / scale if 0 < scale < math.inf else None
 
     def _settings(self) -> dict[str, Any]:
+        from pullback.bench.machine import describe_machine
+
         modes = {module.training for module in self.model.modules()}
         mode = "training mode" if modes == {True} else "eval mode" if modes == {False} else "parts in eval mode"
         return {
