@@ -162,6 +162,8 @@ def test_losses_and_steps() -> None:
         pt.compare(net, X, loss=lambda y: y, steps=1)
     with pytest.raises(TypeError, match="returned a str without float tensors; give loss="):
         pt.compare(nn.Sequential(net, Words()), X)
+    with pytest.raises(ValueError, match=r"the model is on meta; our kernels are the CPU's: model\.cpu\(\)"):
+        pt.compare(Net().to("meta"), X)
     with pytest.raises(ValueError, match="steps is 0"):
         pt.compare(net, X, steps=0)
     with pytest.raises(ValueError, match=r"'0\.weight' has no shape yet; call the model once before"):
