@@ -18,8 +18,9 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 
 import pullback.torch as pt
 from pullback.cli import main
-from pullback.torch import kernels, step_times
-from pullback.torch.comparison import Comparison, LayerTimes, Memory, Times
+from pullback.torch import kernels
+from pullback.torch.comparing import step_times
+from pullback.torch.comparing.comparison import Comparison, LayerTimes, Memory, Times
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -11,8 +11,7 @@ except ImportError as error:
     raise _missing(error, "torch", "pullback.torch needs PyTorch") from None
 
 from pullback.torch import functional, modules
-from pullback.torch.comparing import compare
-from pullback.torch.comparison import Comparison
+from pullback.torch.comparing import Comparison, compare
 from pullback.torch.report import Layer, Report, explain
 from pullback.torch.swap import accelerate, accelerated, restore
 from pullback.torch.threads import share_threads

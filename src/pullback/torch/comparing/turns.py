@@ -15,13 +15,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 import pullback as pb
-from pullback.torch.comparison import Comparison, LayerTimes, Memory, Times
-from pullback.torch.keeping import Kept, kept
+from pullback.torch.comparing.comparison import Comparison, LayerTimes, Memory, Times
+from pullback.torch.comparing.keeping import Kept, kept
+from pullback.torch.comparing.step_memory import kept_bytes, peak_bytes
+from pullback.torch.comparing.step_times import OPS, Region, watched_step
 from pullback.torch.layers import Accelerated
 from pullback.torch.report import Explaining, Layer
 from pullback.torch.selection import Wishes
-from pullback.torch.step_memory import kept_bytes, peak_bytes
-from pullback.torch.step_times import OPS, Region, watched_step
 from pullback.torch.swap import State, accelerate, restore
 from pullback.torch.taking import TakesCalls
 

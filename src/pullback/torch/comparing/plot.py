@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pullback.torch.comparison import Comparison, LayerTimes
+from pullback.torch.comparing.comparison import Comparison, LayerTimes
 
 MOST_LAYERS = 24  # more would be too small to read: the shorter ones are one pair of bars
 PIXELS, DPI = 880, 110

@@ -190,7 +190,7 @@ class Comparison:
 
     def plot(self, path: str | Path, theme: str = "light") -> None:
         """A picture for a page: bars of each layer, PyTorch's and ours (.png or .svg; theme "light" or "dark")."""
-        from pullback.torch.comparison_plot import draw
+        from pullback.torch.comparing.plot import draw
 
         draw(self, Path(path), theme)
 
