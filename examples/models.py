@@ -105,3 +105,8 @@ class UNet3d(nn.Module):
         fine = self.up1(torch.cat((fine, self.widen1(middle)), 1))
         labels: torch.Tensor = self.head(fine)
         return labels
+
+
+def example() -> tuple[nn.Module, torch.Tensor]:
+    """For `pullback compare examples/models.py:example`."""
+    return resnet18(), torch.randn(8, 3, 64, 64)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import pullback.torch as pt
-from pullback.torch import choice, kernels, mixed, tuning
+from pullback.torch import kernels, mixed, tuning
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,14 +34,6 @@ def model() -> nn.Sequential:
 X = torch.randn(2, 3, 12, 10, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.fixture
-def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers go to our kernels too, so that small tests reach them."""
-    monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
-    monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
-
-
 def outcome(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     """Result and all gradients."""
     net.zero_grad()
@@ -58,7 +50,7 @@ def test_same_answers_and_back_again(last: bool) -> None:
         plain, x = plain.to(memory_format=torch.channels_last), X.to(memory_format=torch.channels_last)
     ours = copy.deepcopy(plain)
     assert pt.accelerate(ours) is ours
-    assert [layer.reason for layer in pt.explain(ours, x).layers].count(None) == 5
+    assert [layer.reason for layer in pt.explain(ours, x).layers].count(None) == 6
     torch.testing.assert_close(outcome(ours, x), outcome(plain, x), rtol=1e-4, atol=1e-4)
     state = plain.state_dict()
     assert list(ours.state_dict()) == list(state)
@@ -106,7 +98,7 @@ def test_explain() -> None:
     assert "1x1" in str(told[1])
     assert "depthwise" in str(told[2])
     assert told[3] is None
-    assert told[4] == "the model is not accelerated"
+    assert told[4] == "it was not accelerated with the others"
     assert len(str(report).splitlines()) == 5
     assert net.training
     torch.testing.assert_close(net.state_dict(), before)

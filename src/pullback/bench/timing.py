@@ -41,7 +41,7 @@ class Turns:
 
 
 @contextmanager
-def _garbage_collector_off() -> Iterator[None]:
+def garbage_collector_off() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -63,7 +63,7 @@ def take_turns(
     The order turns by one place each round, so that nobody always follows the same neighbour.
     """
     turns = {name: Turns(prepared) for name, prepared in participants.items()}
-    with _garbage_collector_off():
+    with garbage_collector_off():
         for turn in turns.values():
             _attempt(turn, lambda t: _warm_up(t, clock))
         order = list(turns.values())

@@ -7,7 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from pullback import __version__
-from pullback.cli import bench_command, check_command, draw_command, explain_command, info_command, warmup_command
+from pullback.cli import (
+    bench_command,
+    check_command,
+    compare_command,
+    draw_command,
+    explain_command,
+    info_command,
+    warmup_command,
+)
 from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
@@ -17,6 +25,7 @@ EXAMPLES = """examples:
   pullback bench conv --input 4x30x30x24 --filter 3 --out 48 --stride 2
   pullback bench --list     what can be timed here, and against whom
   pullback bench --op avg_pool_grad --peer torch
+  pullback compare train:example   a PyTorch model's training step, on PyTorch's kernels and on ours
   pullback warmup           compile the kernels ahead, once for a version and a machine
   pullback info             CPU, threads, kernel cache, backends and versions on this machine
   pullback draw max_pool --input 6x6 --window 3 --stride 2
@@ -37,7 +46,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (check_command, explain_command, bench_command, warmup_command, info_command, draw_command):
+    commands = (check_command, explain_command, bench_command, compare_command, draw_command, warmup_command, info_command)
+    for command in commands:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:

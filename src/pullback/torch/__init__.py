@@ -11,10 +11,24 @@ except ImportError as error:
     raise _missing(error, "torch", "pullback.torch needs PyTorch") from None
 
 from pullback.torch import functional, modules
-from pullback.torch.swap import Layer, Report, accelerate, explain, restore
+from pullback.torch.comparing import Comparison, compare
+from pullback.torch.report import Layer, Report, explain
+from pullback.torch.swap import accelerate, accelerated, restore
 from pullback.torch.threads import share_threads
 
-__all__ = ["Layer", "Report", "accelerate", "explain", "functional", "modules", "restore", "share_threads"]
+__all__ = [
+    "Comparison",
+    "Layer",
+    "Report",
+    "accelerate",
+    "accelerated",
+    "compare",
+    "explain",
+    "functional",
+    "modules",
+    "restore",
+    "share_threads",
+]
 
 share_threads()
 del _torch

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pullback.shown import shown
 from pullback.torch.arrays import DTYPES
 
 
@@ -28,34 +29,34 @@ def plain(op: str, name: str, value: Any) -> Any:
                 raise TypeError
             numbers.append(entry if type(entry) is int else operator.index(entry))
         except TypeError:
-            raise TypeError(f"{op}: {name} is {value!r}; give an integer, or one for each axis") from None
+            raise TypeError(f"{op}: {name} is {shown(value)}; give an integer, or one for each axis") from None
     return tuple(numbers) if several else numbers[0]
 
 
 def integer(op: str, name: str, value: Any) -> int:
     number = plain(op, name, value)
     if type(number) is not int:
-        raise TypeError(f"{op}: {name} is {value!r}; give an integer")
+        raise TypeError(f"{op}: {name} is {shown(value)}; give an integer")
     return number
 
 
 def flag(op: str, name: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise TypeError(f"{op}: {name} is {value!r}; give True or False")
+        raise TypeError(f"{op}: {name} is {shown(value)}; give True or False")
     return value
 
 
 def each(op: str, name: str, value: Any, rank: int, least: int) -> tuple[int, ...]:
     """One integer per axis, from one for all or one for each, as `plain` gives them."""
     if value is None or isinstance(value, str):
-        raise TypeError(f"{op}: {name} is {value!r}; give an integer, or one for each of {rank} axes")
+        raise TypeError(f"{op}: {name} is {shown(value)}; give an integer, or one for each of {rank} axes")
     values: tuple[int, ...] = value if isinstance(value, tuple) else (value,)
     if len(values) == 1:
         values *= rank
     if len(values) != rank:
-        raise ValueError(f"{op}: {name} is {value!r}; give an integer, or one for each of {rank} axes")
+        raise ValueError(f"{op}: {name} is {shown(value)}; give an integer, or one for each of {rank} axes")
     if any(number < least for number in values):
-        raise ValueError(f"{op}: {name} is {value!r}; it must be at least {least}")
+        raise ValueError(f"{op}: {name} is {shown(value)}; it must be at least {least}")
     return values
 
 

@@ -64,6 +64,13 @@ def unsuitable(input: torch.Tensor, rank: int, *others: torch.Tensor | None) -> 
     return None
 
 
+def conv_unsuitable(input: torch.Tensor, rank: int, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
+    """`unsuitable` of a convolution, which autocast concerns as well."""
+    if torch.is_autocast_enabled("cpu"):
+        return "under autocast PyTorch uses instructions of the CPU's that ours do without"
+    return unsuitable(input, rank, weight, bias)
+
+
 def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups: int) -> str | None:
     """Why to leave a convolution to PyTorch; `outputs`: cells of its result (of its input, where it is transposed)."""
     if surely(outputs * weight.numel() < SMALL_WORK):

@@ -6,12 +6,48 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
-from pullback.torch.arguments import autocast, check, each, flag, integer, plain, remember, unbatched
+from pullback.shown import shown
+from pullback.torch.arguments import autocast, check, each, integer, plain, remember, unbatched
 from pullback.torch.arrays import layout_of, untraced
-from pullback.torch.autograd import call, is_plain, watched
-from pullback.torch.winners import indices_of
+from pullback.torch.autograd import is_plain
+from pullback.torch.forms import called, elsewhere, named
+from pullback.torch.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+]
 
 
 def _conv_keywords(
@@ -20,13 +56,13 @@ def _conv_keywords(
     strides, dilations = each(op, "stride", stride, rank, 1), each(op, "dilation", dilation, rank, 1)
     if padding == "same":
         if any(s != 1 for s in strides):
-            raise ValueError(f"{op}: padding='same' needs a stride of 1, not {stride!r}")
+            raise ValueError(f"{op}: padding='same' needs a stride of 1, not {shown(stride)}")
         totals = [d * (k - 1) for d, k in zip(dilations, window, strict=True)]
         pads = tuple((total // 2, total - total // 2) for total in totals)
     elif padding == "valid":
         pads = ((0, 0),) * rank
     elif isinstance(padding, str):
-        raise ValueError(f"{op}: unknown padding {padding!r}; it is 'same', 'valid', an integer or one for each axis")
+        raise ValueError(f"{op}: unknown padding {shown(padding)}; it is 'same', 'valid', an integer or one for each axis")
     else:
         pads = tuple((p, p) for p in each(op, "padding", padding, rank, 0))
     if groups < 1:
@@ -69,14 +105,6 @@ def _check_channels(
         raise ValueError(f"{op}: the bias has shape {tuple(b.shape)}; it needs one entry for each of {gives} channels")
 
 
-def _called(function: str, op: str, *tensors: torch.Tensor, **keywords: Any) -> Any:
-    """An op, whose errors bear the name of our function."""
-    try:
-        return call(op, *tensors, **keywords)
-    except ValueError as error:
-        raise ValueError(f"{function}: {str(error).removeprefix(f'{op}: ')}") from None
-
-
 def _conv(
     rank: int,
     input: torch.Tensor,
@@ -93,7 +121,7 @@ def _conv(
     _check_channels(op, x, w, b, w.shape[1] * keywords["groups"], w.shape[0], keywords["groups"])
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return add_bias(_called(op, "conv", x, w, layout=layout_of(x, w), **keywords), b)
+        return add_bias(called(op, "conv", x, w, layout=layout_of(x, w), **keywords), b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result
@@ -117,7 +145,7 @@ def _transposed_keywords(op: str, rank: int, output_padding: Any, keywords: dict
     for s, d, (p, q), e in zip(keywords["stride"], keywords["dilation"], keywords["padding"], extra, strict=True):
         if e >= max(s, d):
             raise ValueError(
-                f"{op}: output_padding is {output_padding!r}; it must be smaller than the stride {s} or the dilation {d}"
+                f"{op}: output_padding is {shown(output_padding)}; it must be smaller than the stride {s} or the dilation {d}"
             )
         # A stride or more is another output of the convolution, unless its padding is cut.
         added.append(e if e < s else 0)
@@ -140,102 +168,16 @@ def _conv_transpose(
     op = f"conv_transpose{rank}d"
     x, w, b = _operands(op, rank, input, weight, bias)
     if isinstance(padding, str):
-        raise TypeError(f"{op}: padding is {padding!r}; give an integer, or one for each of {rank} axes")
+        raise TypeError(f"{op}: padding is {shown(padding)}; give an integer, or one for each of {rank} axes")
     keywords = conv_keywords(op, w, stride, padding, dilation, groups)
     _check_channels(op, x, w, b, w.shape[0], w.shape[1] * keywords["groups"], keywords["groups"])
     keywords = _transposed_keywords(op, rank, output_padding, keywords)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return add_bias(_called(op, "conv_transpose", x, w, layout=layout_of(x, w), **keywords), b)
+        return add_bias(called(op, "conv_transpose", x, w, layout=layout_of(x, w), **keywords), b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result
-
-
-def _pool_keywords(
-    op: str, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
-) -> dict[str, Any]:
-    window = each(op, "kernel_size", kernel_size, rank, 1)
-    strides = window if stride is None or stride == () else each(op, "stride", stride, rank, 1)
-    pads, dilations = each(op, "padding", padding, rank, 0), each(op, "dilation", dilation, rank, 1)
-    if any(2 * p > (k - 1) * d + 1 for p, k, d in zip(pads, window, dilations, strict=True)):
-        raise ValueError(f"{op}: padding is {padding!r}; it can be at most half of the window {kernel_size!r}")
-    return {
-        "window": window, "stride": strides, "padding": tuple((p, p) for p in pads), "dilation": dilations,
-        "rounding": "ceil" if ceil_mode else "floor",
-    }  # fmt: skip
-
-
-@untraced
-def _pool(
-    op: str, x: torch.Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
-) -> dict[str, Any]:
-    """What a pooling is called with beside its tensor and its layout."""
-    check(op, rank, input=x)
-    if any(x.shape[axis] == 0 for axis in range(-rank - 1, 0)):
-        raise ValueError(f"{op}: the input has shape {tuple(x.shape)}; only its batch can be empty")
-    keywords: dict[str, Any] = remember(
-        _pool_keywords, op, rank, plain(op, "kernel_size", kernel_size), plain(op, "stride", stride),
-        plain(op, "padding", padding), plain(op, "dilation", dilation), flag(op, "ceil_mode", ceil_mode),
-    )  # fmt: skip
-    return keywords
-
-
-def _max_pool(
-    rank: int,
-    input: torch.Tensor,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    return_indices: bool,
-) -> Any:
-    op = f"max_pool{rank}d"
-    keywords = _pool(op, input, rank, kernel_size, stride, padding, dilation, ceil_mode)
-
-    def run(x: torch.Tensor) -> Any:
-        values, winners = _called(op, "max_pool", x, layout=layout_of(x), **keywords)
-        return watched(values, indices_of(winners, x.shape[2:], keywords)) if return_indices else values
-
-    return unbatched(run, input, rank)
-
-
-def _avg_pool(
-    rank: int,
-    input: torch.Tensor,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> torch.Tensor:
-    op = f"avg_pool{rank}d"
-    keywords = _pool(op, input, rank, kernel_size, stride, padding, 1, ceil_mode)
-    counted = flag(op, "count_include_pad", count_include_pad)
-    divisor = None if divisor_override is None else integer(op, "divisor_override", divisor_override)
-    if divisor == 0:
-        raise ValueError(f"{op}: divisor_override is 0; give another number, or None for the number of a window's cells")
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        size = None if divisor is None else abs(divisor)
-        y: torch.Tensor = _called(op, "avg_pool", x, layout=layout_of(x), count_include_pad=counted, divisor=size, **keywords)
-        return y if divisor is None or divisor > 0 else -y
-
-    result: torch.Tensor = unbatched(run, input, rank)
-    return result
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"torch.nn.functional.{name}, on our kernels."
-    return function
-
-
-def _elsewhere(function: Callable[..., Any], given: tuple[Any, ...], tensors: int) -> Any:
-    """A call that one of its tensors takes over, as PyTorch's protocol `__torch_function__` has it: torch.fx, for example."""
-    return handle_torch_function(function, given[:tensors], *given)
 
 
 def _make_conv(rank: int) -> Callable[..., torch.Tensor]:
@@ -250,10 +192,10 @@ def _make_conv(rank: int) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         given = (input, weight, bias, stride, padding, dilation, groups)
         if has_torch_function_variadic(input, weight, bias):
-            return _elsewhere(conv, given, 3)
+            return elsewhere(conv, given, 3)
         return _conv(rank, *given)
 
-    return _named(conv, f"conv{rank}d")
+    return named(conv, f"conv{rank}d")
 
 
 def _make_conv_transpose(rank: int) -> Callable[..., torch.Tensor]:
@@ -269,45 +211,11 @@ def _make_conv_transpose(rank: int) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         given = (input, weight, bias, stride, padding, output_padding, groups, dilation)
         if has_torch_function_variadic(input, weight, bias):
-            return _elsewhere(conv_transpose, given, 3)
+            return elsewhere(conv_transpose, given, 3)
         return _conv_transpose(rank, *given)
 
-    return _named(conv_transpose, f"conv_transpose{rank}d")
-
-
-def _make_max_pool(rank: int) -> Callable[..., Any]:
-    def max_pool(
-        input: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        given = (input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-        return _elsewhere(max_pool, given, 1) if has_torch_function_variadic(input) else _max_pool(rank, *given)
-
-    return _named(max_pool, f"max_pool{rank}d")
-
-
-def _make_avg_pool(rank: int) -> Callable[..., torch.Tensor]:
-    def avg_pool(
-        input: torch.Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> torch.Tensor:
-        given = (input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-        return _elsewhere(avg_pool, given, 1) if has_torch_function_variadic(input) else _avg_pool(rank, *given)
-
-    return _named(avg_pool, f"avg_pool{rank}d")
+    return named(conv_transpose, f"conv_transpose{rank}d")
 
 
 conv1d, conv2d, conv3d = map(_make_conv, (1, 2, 3))
 conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_make_conv_transpose, (1, 2, 3))
-max_pool1d, max_pool2d, max_pool3d = map(_make_max_pool, (1, 2, 3))
-avg_pool1d, avg_pool2d, avg_pool3d = map(_make_avg_pool, (1, 2, 3))

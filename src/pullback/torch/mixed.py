@@ -40,8 +40,10 @@ def _backward(
     dy: torch.Tensor, x: torch.Tensor, filter: torch.Tensor, place: int, keywords: Mapping[str, Any]
 ) -> torch.Tensor:  # fmt: skip
     wanted = [place == 0, place == 1, False]
-    found: torch.Tensor = torch.ops.aten.convolution_backward(dy, x, filter, None, *_arguments(**keywords), wanted)[place]
-    return found
+    backward = torch.ops.aten.convolution_backward
+    found = kernels.listened(CONV_OPS[1 + place], backward, dy, x, filter, None, *_arguments(**keywords), wanted)
+    gradient: torch.Tensor = found[place]
+    return gradient
 
 
 def _conv_grad_input(dy: torch.Tensor, filter: torch.Tensor, *, input_shape: Sequence[int], **keywords: Any) -> torch.Tensor:
