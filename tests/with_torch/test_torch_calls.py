@@ -40,7 +40,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
         x = self.own(F.conv2d(torch.relu(self.conv(x)), self.weight, padding=1))
         values, _ = F.max_pool2d(x, 2, return_indices=True)
-        values = F.adaptive_avg_pool2d(F.adaptive_max_pool2d(values, 4), 3)
+        values = F.adaptive_max_pool2d(F.adaptive_avg_pool2d(values, 4), 3)
         return values if scale is None else values * scale
 
 
@@ -56,7 +56,7 @@ class Net(nn.Module):
 
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-CALLS = ["F.conv2d", "F.conv2d", "F.max_pool2d", "F.adaptive_max_pool2d", "F.adaptive_avg_pool2d"]
+CALLS = ["F.conv2d", "F.conv2d", "F.max_pool2d", "F.adaptive_avg_pool2d", "F.adaptive_max_pool2d"]
 
 
 def gradients(net: nn.Module) -> list[Any]:
@@ -188,7 +188,7 @@ def test_layers_choose_for_themselves_inside_taken_calls(monkeypatch: pytest.Mon
     heard: list[str] = []
     monkeypatch.setattr(kernels.listening, "heard", lambda op, seconds: heard.append(op))
     net(X)
-    assert heard == ["conv", "conv", "max_pool", "max_pool"]  # of the functions alone, in the order of their calls
+    assert heard == ["conv", "conv", "max_pool", "avg_pool"]  # of the functions alone, in the order of their calls
 
 
 def test_wishes_that_mean_nothing() -> None:
@@ -227,13 +227,30 @@ def test_adaptive_pools(kind: str, rank: int) -> None:
         torch.testing.assert_close(torch.autograd.grad(y, x, dy), torch.autograd.grad(expected, x, dy))
     if "max" in kind:
         torch.testing.assert_close(mine(x[0], 2, True), other(x[0], 2, True))
-    with pytest.raises(
-        ValueError, match=rf"{name}: its windows differ in size: 5 out of 6 cells; use torch.nn.functional.{name}"
-    ):
-        mine(x, 5)
+        with pytest.raises(
+            ValueError, match=rf"{name}: its windows differ in size: 5 out of 6 cells; use torch.nn.functional.{name}"
+        ):
+            mine(x, 5)
     module = getattr(nn, "".join(part.title() for part in kind.split("_")) + f"{rank}d")
     net = pt.accelerate(nn.Sequential(module(2), module(3 if rank > 1 else 1)))
-    assert [layer.reason is None for layer in pt.explain(net, x).layers] == [True, rank == 1]
+    assert [layer.reason is None for layer in pt.explain(net, x).layers] == [True, rank == 1 or "avg" in kind]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_averages_over_windows_of_unequal_sizes(memory_format: torch.memory_format) -> None:
+    x = torch.randn(2, 3, 7, 5, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
+    y, expected = ours.adaptive_avg_pool2d(x, (3, 4)), F.adaptive_avg_pool2d(x, (3, 4))
+    torch.testing.assert_close(y, expected)
+    assert y.is_contiguous(memory_format=memory_format)
+    assert torch.autograd.gradcheck(lambda x: ours.adaptive_avg_pool2d(x, (3, 4)), x)
+    assert torch.autograd.gradgradcheck(lambda x: ours.adaptive_avg_pool2d(x, (3, 4)) ** 2, x)
+    many = torch.randn(4, 2, 3, 7, 5, dtype=torch.float64)
+    torch.testing.assert_close(torch.vmap(lambda x: ours.adaptive_avg_pool2d(x, 3))(many), F.adaptive_avg_pool2d(
+        many.flatten(0, 1), 3).unflatten(0, (4, 2)))  # fmt: skip
+    net = pt.accelerate(nn.Sequential(nn.AdaptiveAvgPool2d(3)))
+    last = memory_format == torch.channels_last
+    [with_gradient], [without] = pt.explain(net, x).layers, pt.explain(net, x.detach()).layers
+    assert (with_gradient.reason is None, without.reason is None) == (True, last)
 
 
 def test_adaptive_pools_leave_sizes_open_in_traces() -> None:

@@ -121,6 +121,7 @@ def test_registered_ops(layout: str) -> None:
         "max_pool": (x, *pool), "max_pool_grad_from_winners": (pooled, winners, size, *pool),
         "max_pool_jvp_from_winners": (x, winners, *pool), "avg_pool": (x, *pool, True, None),
         "avg_pool_grad": (pooled, size, *pool, True, 7), "conv_transpose": (y, w, *conv, [0, 0]),
+        "adaptive_avg_pool": (x, [2, 4, 4, 2], layout), "adaptive_avg_pool_grad": (pooled, size, layout),
     }  # fmt: skip
     assert set(calls) == set(RULES)
     for name, arguments in calls.items():

@@ -13,7 +13,7 @@ from torch.nn import functional as theirs
 from torch.utils import checkpoint
 
 from pullback.torch import functional as ours
-from pullback.torch.adaptive import output_sizes, why_unequal
+from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, pool_reason, unsuitable
 
@@ -69,12 +69,15 @@ def _pool(rank: int) -> Callable[..., str | None]:
     return why_left
 
 
-def _adaptive(rank: int) -> Callable[..., str | None]:
+def _adaptive(rank: int, mean: bool = False) -> Callable[..., str | None]:
     pool = _pool(rank)
 
     def why_left(input: torch.Tensor, output_size: Any, return_indices: bool = False) -> str | None:
-        size = input.shape[-rank:]
-        return pool(input) or why_unequal(size, output_sizes("output_size", size, output_size))
+        left = pool(input)
+        if left is not None:
+            return left
+        outputs = output_sizes("output_size", input.shape[-rank:], output_size)
+        return why_mean_left(input, outputs) if mean else why_unequal(input.shape[-rank:], outputs)
 
     return why_left
 
@@ -90,7 +93,7 @@ def _with_indices(pool: Callable[..., Any]) -> Callable[..., Any]:
 
 _RULES: dict[str, Callable[[int], Callable[..., str | None]]] = {
     "conv": _conv, "conv_transpose": partial(_conv, transposed=True), "max_pool": _pool, "avg_pool": _pool,
-    "adaptive_max_pool": _adaptive, "adaptive_avg_pool": _adaptive,
+    "adaptive_max_pool": _adaptive, "adaptive_avg_pool": partial(_adaptive, mean=True),
 }  # fmt: skip
 FUNCTIONS: dict[Callable[..., Any], Function] = {}
 for _kind, _rule in _RULES.items():

@@ -18,7 +18,7 @@ from pullback.window import Window
 
 # PyTorch's rules, which our defaults are: of equal values the first wins, NaN wins over numbers.
 _FIXED = ("ties", "nan")
-SHAPES = ("input_shape", "filter_shape")
+SHAPES = ("input_shape", "filter_shape", "output_size")  # the last one as a whole shape, here always
 NAMESPACE = "pullback"  # of the registered ops
 
 # The op that gives its winners along, so that its gradient need not look for them again.
@@ -45,7 +45,7 @@ RULES: dict[str, Derivative] = {
         name: DERIVATIVES[name]
         for name in (
             "conv", "conv_grad_input", "conv_grad_filter", "max_pool_grad_from_winners", "max_pool_jvp_from_winners",
-            "avg_pool", "avg_pool_grad",
+            "avg_pool", "avg_pool_grad", "adaptive_avg_pool", "adaptive_avg_pool_grad",
         )
     },
 }  # fmt: skip

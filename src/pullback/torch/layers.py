@@ -8,7 +8,7 @@ import torch
 from torch.fx import Proxy
 
 from pullback.torch import functional
-from pullback.torch.adaptive import output_sizes, why_unequal
+from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, pool_reason, unsuitable
@@ -157,7 +157,11 @@ class _Adaptive(PoolLayer):
         refused = unsuitable(input, self.spatial_rank)
         if refused is not None or torch.compiler.is_compiling():
             return refused or "its windows would hold for one size only, while torch.compile may leave sizes open"
-        return why_unequal(input.shape[-self.spatial_rank :], self.outputs(input))
+        left: str | None = self.why_left(input, self.outputs(input))
+        return left
+
+    def why_left(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
+        return why_unequal(input.shape[-len(outputs) :], outputs)
 
     def run(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if torch.jit.is_tracing():  # a trace of ours would hold for one size only
@@ -172,6 +176,9 @@ class AdaptiveMaxPoolLayer(_Adaptive):
 
 
 class AdaptiveAvgPoolLayer(_Adaptive):
+    def why_left(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
+        return why_mean_left(input, outputs)
+
     def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> torch.Tensor:
         return ADAPTIVE_MEANS[self.spatial_rank](input, self.output_size)
 

@@ -14,7 +14,8 @@ from pullback.torch import kernels
 from pullback.torch.kernels import KEYWORDS, NAMESPACE, RULES, SHAPES, pairs
 
 _KINDS = {
-    "input_shape": "SymInt[]", "filter_shape": "SymInt[]", "window": "int[]", "stride": "int[]", "padding": "int[]",
+    "input_shape": "SymInt[]", "filter_shape": "SymInt[]", "output_size": "SymInt[]",
+    "window": "int[]", "stride": "int[]", "padding": "int[]",
     "dilation": "int[]", "output_padding": "int[]", "groups": "int", "layout": "str", "rounding": "str",
     "count_include_pad": "bool", "divisor": "int?",
 }  # fmt: skip
@@ -39,7 +40,8 @@ def _taken_apart(op: str, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict
     """(tensors, keywords) of a call as PyTorch passes it on."""
     count = len(RULES[op].arrays)
     keywords = dict(zip(KEYWORDS[op], arguments[count:], strict=True))
-    keywords["padding"] = pairs(keywords["padding"])
+    if "padding" in keywords:
+        keywords["padding"] = pairs(keywords["padding"])
     for name, value in keywords.items():
         if isinstance(value, list):
             keywords[name] = tuple(value)
@@ -93,9 +95,9 @@ def batched(
         whole = tensor.expand(size, *tensor.shape) if dim is None and name != "filter" else tensor
         folded.append(whole if name == "filter" else whole.flatten(0, 1))
     given = dict(keywords)
-    if "input_shape" in given:
-        n, *rest = given["input_shape"]
-        given["input_shape"] = (n * size, *rest)
+    for shape in {"input_shape", "output_size"} & given.keys():
+        n, *rest = given[shape]
+        given[shape] = (n * size, *rest)
     found = function(*folded, **given)
     parts = [part.unflatten(0, (size, part.shape[0] // size)) for part in (found if op == "max_pool" else (found,))]
     return (tuple(parts), (0, 0)) if op == "max_pool" else (parts[0], 0)

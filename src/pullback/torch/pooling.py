@@ -9,7 +9,7 @@ import torch
 from torch.overrides import has_torch_function_variadic
 
 from pullback.shown import shown
-from pullback.torch.adaptive import output_sizes, why_unequal, window_of
+from pullback.torch.adaptive import output_sizes, why_not, why_unequal, window_of
 from pullback.torch.arguments import check, each, flag, integer, plain, remember, unbatched
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import watched
@@ -93,14 +93,27 @@ def _avg_pool(
 
 
 @untraced
-def _adaptive_window(op: str, x: torch.Tensor, rank: int, output_size: Any) -> tuple[int, ...]:
+def _adaptive_sizes(op: str, x: torch.Tensor, rank: int, output_size: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The spatial sizes of input and output."""
     check(op, rank, input=x)
     size = tuple(x.shape[-rank:])
     outputs = output_sizes(op, size, output_size)
-    unequal = why_unequal(size, outputs)
-    if unequal is not None:
-        raise ValueError(f"{op}: {unequal}; use torch.nn.functional.{op}, or sizes that divide the input's {size}")
-    return window_of(size, outputs)
+    refused = why_not(size, outputs)
+    if refused is not None:
+        raise ValueError(f"{op}: {refused}; use torch.nn.functional.{op}")
+    if 0 in size:
+        raise ValueError(f"{op}: the input has shape {tuple(x.shape)}; only its batch can be empty")
+    return size, outputs
+
+
+def _unequal_means(op: str, x: torch.Tensor, rank: int, outputs: tuple[int, ...]) -> torch.Tensor:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        shape = (x.shape[0], x.shape[1], *outputs)
+        y: torch.Tensor = called(op, "adaptive_avg_pool", x, layout=layout_of(x), output_size=shape)
+        return y
+
+    result: torch.Tensor = unbatched(run, x, rank)
+    return result
 
 
 def _make_max_pool(rank: int) -> Callable[..., Any]:
@@ -139,8 +152,12 @@ def _make_adaptive_max_pool(rank: int) -> Callable[..., Any]:
     def adaptive_max_pool(input: torch.Tensor, output_size: Any, return_indices: bool = False) -> Any:
         if has_torch_function_variadic(input):
             return elsewhere(adaptive_max_pool, (input, output_size, return_indices), 1)
-        window = _adaptive_window(adaptive_max_pool.__name__, input, rank, output_size)
-        return _max_pool(rank, input, window, None, 0, 1, False, return_indices)
+        op = adaptive_max_pool.__name__
+        size, outputs = _adaptive_sizes(op, input, rank, output_size)
+        unequal = why_unequal(size, outputs)
+        if unequal is not None:
+            raise ValueError(f"{op}: {unequal}; use torch.nn.functional.{op}, or sizes that divide the input's {size}")
+        return _max_pool(rank, input, window_of(size, outputs), None, 0, 1, False, return_indices)
 
     return named(adaptive_max_pool, f"adaptive_max_pool{rank}d")
 
@@ -149,8 +166,10 @@ def _make_adaptive_avg_pool(rank: int) -> Callable[..., torch.Tensor]:
     def adaptive_avg_pool(input: torch.Tensor, output_size: Any) -> torch.Tensor:
         if has_torch_function_variadic(input):
             return elsewhere(adaptive_avg_pool, (input, output_size), 1)
-        window = _adaptive_window(adaptive_avg_pool.__name__, input, rank, output_size)
-        return _avg_pool(rank, input, window, None, 0, False, True, None)
+        size, outputs = _adaptive_sizes(adaptive_avg_pool.__name__, input, rank, output_size)
+        if why_unequal(size, outputs) is not None:
+            return _unequal_means(adaptive_avg_pool.__name__, input, rank, outputs)
+        return _avg_pool(rank, input, window_of(size, outputs), None, 0, False, True, None)
 
     return named(adaptive_avg_pool, f"adaptive_avg_pool{rank}d")
 
