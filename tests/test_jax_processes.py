@@ -66,7 +66,7 @@ for got in (jax.jit(jax.grad(loss))(f, split), jax.grad(loss)(f, split), halves.
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 try:
     shard_map, unchecked = jax.shard_map, {"check_vma": False}
-except AttributeError:  # JAX before 0.6
+except AttributeError:  # an older JAX
     from jax.experimental.shard_map import shard_map
     unchecked = {"check_rep": False}
 parts = functools.partial(shard_map, mesh=mesh, in_specs=(P(), P("n")), out_specs=P())
