@@ -1,4 +1,4 @@
-"""pullback.jax in processes of their own: threads at once, several devices, kept programs, a missing JAX. Marker `jax`."""
+"""pullback.jax in processes of their own: threads, devices, kept and exported programs, examples, a missing JAX. Marker `jax`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ except Exception as error:
 
 
 def test_an_exported_program_runs_where_pullback_is_imported() -> None:
-    pytest.importorskip("flatbuffers", reason="JAX writes exported programs with it")
+    pytest.importorskip("flatbuffers", reason="flatbuffers is not installed, which JAX writes exported programs with")
     program = _run(EXPORTED)
     values, gradients = [1.0, 9.0, 25.0, 49.0], [0.0, 2.0, 0.0, 6.0, 0.0, 10.0, 0.0, 14.0]
     assert _run(IMPORTED, program, "knows") == f"{values} {gradients}\n"
