@@ -2,7 +2,7 @@
 
 `import pullback.jax as pj`, then `pj.conv(x, filter, ...)` with the arguments of `pullback.conv`.
 Rooms: `primitives` (one JAX primitive per op), `composed` (ops that call others), `differentiation` (their jvp and transpose),
-`mapping` (vmap).
+`mapping` (vmap), `symbolic` (batches that are not known yet), `xla_calls` (how compiled programs call an op).
 """
 
 from __future__ import annotations

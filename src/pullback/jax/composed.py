@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pullback.jax.primitives import FUNCTIONS, bound, public, stand_in, with_bias
+from pullback.jax.primitives import FUNCTIONS, bound, problem_of, public, with_bias
+from pullback.jax.symbolic import check_only_batch
 from pullback.ops.arguments import layout_of, split_shape
-from pullback.ops.conv_transpose import prepare_conv_transpose
 from pullback.ops.hints import DEFAULT_LAYOUT
 from pullback.ops.lp_pool import as_exponent, root, wide
 
@@ -19,9 +19,9 @@ _bind_transpose = bound("conv_transpose")
 
 def _conv_transpose(*args: Any, **named: Any) -> Any:
     arrays, keywords, bias = _bind_transpose(*args, **named)
-    problem = prepare_conv_transpose(*map(stand_in, arrays, arrays.values()), **keywords)[0]
+    problem, of_call = problem_of("conv_transpose", tuple(arrays.values()), keywords)
     place = {name: value for name, value in keywords.items() if not name.startswith("output_")}
-    y = FUNCTIONS["conv_grad_input"](*arrays.values(), problem.input_shape, **place)
+    y = FUNCTIONS["conv_grad_input"](*arrays.values(), of_call(problem.input_shape), **place)
     return with_bias("conv_transpose", y, bias, keywords)
 
 
@@ -36,6 +36,7 @@ def _over_all_cells(op: str, shape_from: Callable[[tuple[Any, ...]], tuple[int, 
 
     def function(*arrays: Any, layout: str = DEFAULT_LAYOUT, **keywords: Any) -> Any:
         shape = tuple(shape_from(arrays))
+        check_only_batch(f"global_{op}", "x", shape)
         window = split_shape(layout_of(f"global_{op}", layout, "x", shape), shape)[1]
         return FUNCTIONS[op](*arrays, window, layout=layout, **keywords)
 

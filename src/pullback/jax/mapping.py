@@ -17,6 +17,7 @@ from jax.interpreters import batching
 
 from pullback.derivatives import DERIVATIVES
 from pullback.jax.primitives import FUNCTIONS, PAIRS, PRIMITIVES, result_structs
+from pullback.jax.symbolic import batched_shapes, is_symbolic
 from pullback.jax.xla_calls import Keywords
 from pullback.rules import LAYOUT_NAMES
 from pullback.settings import Blocks, under
@@ -83,6 +84,8 @@ def _map_conv(call: _Mapped) -> list[Any]:
     layout, groups = call.keywords.get("layout", "channels_last"), call.keywords.get("groups", 1)
     shared = set.intersection(*(set(_AXES[LAYOUT_NAMES[layout]][name]) for name in (*call.mapped, result)))
     into = min(shared - {"s"}, key="biog".index)  # groups only where nothing else is shared
+    if into != "b" and is_symbolic(call.size):
+        raise ValueError(f"{call.op}: vmap takes this axis of {call.size} into the channels; only the batch may be symbolic")
     fold = _Fold(call.size, into, layout, len(plain) - 2, groups)
     folded = (fold.fold(name, a) if name in call.mapped else a for name, a in call.arrays.items())
     changed = {"groups": groups * call.size if into == "g" else groups}
@@ -94,11 +97,7 @@ def _map_conv(call: _Mapped) -> list[Any]:
 def _map_pool(call: _Mapped) -> list[Any]:
     arrays = {name: a if name in call.mapped else jnp.broadcast_to(a, (call.size, *a.shape)) for name, a in call.arrays.items()}
     first = call.plain[DERIVATIVES[call.op].arrays[0]].shape
-    shapes = {
-        name: shape
-        for name in ("input_shape", "output_shape", "output_size")
-        if isinstance(shape := call.keywords.get(name), tuple) and len(shape) == len(first)  # not a size without the batch
-    }
+    shapes = batched_shapes(call.keywords, len(first))
     changed = {name: (call.size * shape[0], *shape[1:]) for name, shape in shapes.items()}
     # What indices count in. Gradients that are not told it have none.
     cells = math.prod(shapes.get("input_shape", shapes.get("output_shape", first)))

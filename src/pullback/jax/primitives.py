@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,8 @@ from jax.interpreters import mlir
 
 import pullback
 from pullback.derivatives import DERIVATIVES
-from pullback.jax.xla_calls import TARGET, Keywords, as_text, results_of
+from pullback.jax.symbolic import is_symbolic, with_known_batch
+from pullback.jax.xla_calls import TARGET, Keywords, as_text, check_indices, results_of
 from pullback.ops.arguments import as_entries, as_layout
 from pullback.ops.bias import as_bias
 from pullback.ops.explain import PREPARE
@@ -41,22 +41,23 @@ def stand_in(name: str, like: Any) -> Array:
     return np.broadcast_to(np.zeros((), kind), like.shape)
 
 
+def problem_of(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Callable[[tuple[int, ...]], Any]]:
+    """What the op would run, and what makes a shape of it one of the call: both differ where the batch is symbolic."""
+    known, plain, batch = with_known_batch(op, dict(zip(ARRAYS[op], arrays, strict=True)), keywords)
+    problem = PREPARE[op](*map(stand_in, known, known.values()), **plain)[0]
+    return problem, lambda shape: shape if batch is None else (batch, *shape[1:])
+
+
 def result_structs(op: str, arrays: tuple[Any, ...], keywords: dict[str, Any]) -> list[jax.ShapeDtypeStruct]:
     """Shapes and dtypes of the op's results (max_pool may have two); raises what the op would raise."""
-    names = ARRAYS[op]
-    problem = PREPARE[op](*map(stand_in, names, arrays), **keywords)[0]
-    shape = problem.result_shape
+    problem, of_call = problem_of(op, arrays, keywords)
+    shape = problem.result_shape if op == "conv_grad_filter" else of_call(problem.result_shape)
     structs = [jax.ShapeDtypeStruct(shape, problem.dtype)]
     if keywords.get("return_winners"):
         structs.append(jax.ShapeDtypeStruct(shape, problem.winner_dtype))
     if keywords.get("return_indices"):
         structs.append(jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(np.int64)))
-    # Without 64-bit types JAX has cut the indices to 32 bits.
-    if math.prod(problem.input_shape) > np.iinfo(np.int32).max and any(a.dtype == np.int32 for a in (*arrays, *structs)):
-        raise ValueError(
-            f"{op}: int32 indices cannot count the cells of {problem.input_shape}; use winners, or "
-            'jax.config.update("jax_enable_x64", True)'
-        )
+    check_indices(op, problem.input_shape, (a.dtype for a in (*arrays, *structs)))
     return structs
 
 
@@ -71,6 +72,10 @@ def _primitive(op: str, several: bool) -> Any:
         return placed if several else placed[0]
 
     def look(*arrays: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        if any(map(_varies, arrays)):
+            raise NotImplementedError(
+                f"{op}: shard_map cannot check what this op's result varies over: pass check_vma=False to it"
+            )
         structs = [jax.core.ShapedArray(s.shape, s.dtype) for s in result_structs(op, arrays, dict(keywords))]
         return structs if several else structs[0]
 
@@ -79,6 +84,9 @@ def _primitive(op: str, several: bool) -> Any:
         return jax.ffi.ffi_lowering(TARGET, has_side_effect=False)(context, *operands, call=call)
 
     def lower_elsewhere(context: Any, *operands: Any, keywords: Keywords, blocks: Blocks) -> Any:
+        if context.module_context.lowering_parameters.for_export:
+            raise NotImplementedError(f'{op}: exported programs run on the CPU: jax.export.export(..., platforms=["cpu"])')
+
         def call_back(*arrays: Array) -> tuple[Array, ...]:
             return results_of(op, dict(keywords), blocks, tuple(map(np.asarray, arrays)))
 
@@ -91,6 +99,15 @@ def _primitive(op: str, several: bool) -> Any:
     mlir.register_lowering(primitive, lower, platform="cpu")
     mlir.register_lowering(primitive, lower_elsewhere)
     return primitive
+
+
+def _varies(aval: Any) -> bool:
+    """Whether shard_map follows which devices have different values of an array, and so where its gradients are summed.
+
+    Our results would count as the same on all devices, and gradients miss the parts of the others.
+    """
+    axes = getattr(aval, "manual_axis_type", None)  # JAX 0.10; before, the axes themselves were in `vma`
+    return bool(getattr(aval, "vma", ()) if axes is None else axes.varying)
 
 
 def _device(array: Any) -> Any:
@@ -173,9 +190,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {op: _function(op) for op in DERIVATI
 
 def explain(op_name: str, *args: Any, **keywords: Any) -> Explanation:
     """`pullback.explain` for JAX arrays, traced ones too: only shapes and dtypes are read, so it may be called under jit."""
-    given = [stand_in("", a) if isinstance(a, jax.Array) else a for a in args]
+
+    def known(name: str, value: Any) -> Any:
+        if not isinstance(value, jax.Array):
+            return value
+        if is_symbolic(tuple(value.shape)):
+            raise ValueError(f"explain: the kernel of {op_name} depends on all sizes, and {value.shape} has symbolic ones")
+        return stand_in(name, value)
+
     return pullback.explain(
-        op_name, *given, **{n: stand_in(n, v) if isinstance(v, jax.Array) else v for n, v in keywords.items()}
+        op_name, *(known("", value) for value in args), **{name: known(name, value) for name, value in keywords.items()}
     )
 
 

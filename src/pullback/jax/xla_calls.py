@@ -1,7 +1,8 @@
 """How XLA on the CPU calls an op: a handler of its foreign function interface, on XLA's own buffers, without copies.
 
-The compiled program carries the whole call as text (op, keywords, shapes), so it means the same in another process. The structs
-below are the beginnings of those in jaxlib's xla/ffi/api/c_api.h, which have kept their places since API version 0.1.
+The compiled program carries the whole call as text (op, keywords, shapes), so it means the same in another process; only a symbolic
+batch is read from the arrays. The structs below are the beginnings of those in jaxlib's xla/ffi/api/c_api.h, which have kept their
+places since API version 0.1.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import functools
 import math
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ import numpy as np
 
 import pullback
 from pullback.cpu.engine.memory import results_in
+from pullback.jax.symbolic import filled, named
 from pullback.rules import Array
 from pullback.settings import Blocks, under
 
@@ -38,7 +41,13 @@ _Pointers = ctypes.POINTER(ctypes.c_void_p)
 _Ints = ctypes.POINTER(ctypes.c_int)
 _Version = _struct("Version", ("major", ctypes.c_int), ("minor", ctypes.c_int))
 _Api = _struct("Api", ("version", _Version), ("internal_api", ctypes.c_void_p), ("error_create", ctypes.c_void_p))
-_Buffer = _struct("Buffer", ("dtype", ctypes.c_int), ("data", ctypes.c_void_p))
+_Buffer = _struct(
+    "Buffer",
+    ("dtype", ctypes.c_int),
+    ("data", ctypes.c_void_p),
+    ("rank", ctypes.c_int64),
+    ("sizes", ctypes.POINTER(ctypes.c_int64)),
+)
 _Values = _struct("Values", ("size", ctypes.c_int64), ("types", _Ints), ("values", _Pointers))
 _Attributes = _struct(
     "Attributes", ("size", ctypes.c_int64), ("types", _Ints), ("names", ctypes.c_void_p), ("values", _Pointers)
@@ -87,11 +96,26 @@ class _View:
         return array
 
 
-class _Call:
-    """One call as the compiled program states it."""
+def check_indices(op: str, shape: tuple[int, ...], dtypes: Iterable[Any]) -> None:
+    """ValueError where indices that JAX, without 64-bit types, has cut to 32 bits cannot count the cells of a shape."""
+    if math.prod(shape) > np.iinfo(np.int32).max and any(jnp.dtype(dtype) == np.int32 for dtype in dtypes):
+        raise ValueError(
+            f'{op}: int32 indices cannot count the cells of {shape}; use winners, or jax.config.update("jax_enable_x64", True)'
+        )
 
-    def __init__(self, text: bytes) -> None:
-        self._op, keywords, self._blocks, arguments, results = ast.literal_eval(text.decode())
+
+class _Call:
+    """One call as the compiled program states it; with the batch, where the program leaves it open."""
+
+    def __init__(self, text: bytes, batch: int | None = None) -> None:
+        stated = ast.literal_eval(text.decode())
+        self._op, keywords, self._blocks, arguments, results = filled(stated, batch)
+        self.open = batch is None and (keywords, arguments, results) != (stated[1], *stated[3:])
+        if self.open:
+            return
+        if batch is not None:
+            shapes, dtypes = zip(*arguments, *results, strict=True)
+            check_indices(self._op, max(shapes, key=math.prod), dtypes)
         self._keywords = dict(keywords)
         self._arguments = [_View(*spec) for spec in arguments]
         self._results = [_View(*spec) for spec in results]
@@ -116,8 +140,8 @@ _call = functools.lru_cache(maxsize=4096)(_Call)
 
 def as_text(op: str, keywords: Keywords, blocks: Blocks, arguments: Any, results: Any) -> str:
     """The call for `_Call`; arguments and results are anything with shape and dtype."""
-    specs = [tuple((tuple(a.shape), jnp.dtype(a.dtype).name) for a in arrays) for arrays in (arguments, results)]
-    return repr((op, keywords, blocks, *specs))
+    specs = [tuple((named(tuple(a.shape)), jnp.dtype(a.dtype).name) for a in arrays) for arrays in (arguments, results)]
+    return repr((op, named(keywords), blocks, *specs))
 
 
 _known = threading.local()
@@ -141,7 +165,11 @@ def _handle(address: int) -> int | None:
                 return None
         _keep_thread()
         text = _Text.from_address(frame.attributes.values[0])
-        _call(ctypes.string_at(text.start, text.length))(frame)
+        stated = ctypes.string_at(text.start, text.length)
+        call = _call(stated)
+        if call.open:  # every op's first array has the batch
+            call = _call(stated, _Buffer.from_address(frame.arguments.values[0]).sizes[0])
+        call(frame)
         return None
     except BaseException as error:  # none may pass into XLA
         message = f"{type(error).__name__}: {error}".encode()
