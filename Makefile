@@ -145,10 +145,10 @@ $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
 
 $(JAX_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,jax]'
+	$(JAX_VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,jax,examples-jax]'
 	touch $@
 
-$(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax
+$(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax,examples-jax
 $(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch
 # The oldest PyTorch is on the index as a CUDA build alone, which cannot be imported without the libraries that pip fetches with it.
 $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready: pyproject.toml tools/oldest.txt
