@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from pullback.cpu.engine.memory import new_array
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.registry import dispatch
@@ -84,7 +85,8 @@ def _mean_of_runs(problem: Problem, runs: Array) -> Array:
 def _quotient(runs: Array, divisor: int) -> Array:
     """The sum of each run, divided once: few numbers are left here, and means of means would round twice."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = runs[:, 0].copy()
+        total = new_array(runs.shape[:1], runs.dtype)
+        total[:] = runs[:, 0]
         for cell in range(1, runs.shape[1]):
             total += runs[:, cell]
         total /= divisor
