@@ -36,6 +36,9 @@ docs: $(DOCS_VENV)/ready ## the documentation as a site that needs no network, i
 
 test: lint types unit ## set up, lint, type-check, test
 
+# Ahead of the tests, two at a time: make -j2 environments.
+environments: $(VENV)/ready $(TORCH_VENV)/ready $(JAX_VENV)/ready $(DOCS_VENV)/ready
+
 lint: $(VENV)/ready
 	$(VENV)/$(BIN)/ruff check .
 	$(VENV)/$(BIN)/ruff format --check .

@@ -20,6 +20,12 @@ PLACES: list[dict[str, Any]] = [
 ]
 
 
+# Every op at every place; those that are told no place at one of them.
+CALLS = [
+    (op, place) for op in DERIVATIVES for place in PLACES if not op.startswith(("adaptive", "max_unpool")) or place is PLACES[1]
+]
+
+
 def _window(rng: np.random.Generator, place: dict[str, Any], layout: str) -> tuple[np.ndarray, dict[str, Any]]:
     shape = (2, 7, 8, 4) if layout == "channels_last" else (2, 4, 7, 8)
     return rng.permutation(np.prod(shape)).reshape(shape) / 8.0, {**place, "layout": layout, "window": (3, 2)}
@@ -77,8 +83,7 @@ def test_rules_name_arguments_that_exist(op: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("op", DERIVATIVES)
+@pytest.mark.parametrize(("op", "place"), CALLS)
 def test_tangent_is_the_difference_quotient_and_adjoint_of_the_gradient(op: str, place: dict[str, Any], layout: str) -> None:
     arrays, keywords = example(op, place, layout)
     rule = DERIVATIVES[op]

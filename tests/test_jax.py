@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cases import DTYPES
 from jax.test_util import check_grads
-from test_derivatives import PLACES, example
+from test_derivatives import CALLS, PLACES, example
 
 import pullback as pb
 import pullback.jax as pj
@@ -51,8 +51,7 @@ def _floats(op: str, arrays: dict[str, np.ndarray], keywords: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("op", DERIVATIVES)
+@pytest.mark.parametrize(("op", "place"), CALLS)
 def test_derivatives_forwards_and_backwards_to_order_two(op: str, place: dict[str, Any], layout: str) -> None:
     function, floats = _floats(op, *example(op, place, layout))
     check_grads(jax.jit(function), floats, order=2, modes=["fwd", "rev"], eps=1e-3)
