@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo docs test lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo docs test environments lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
