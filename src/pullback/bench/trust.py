@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-# Of the median, from the 20th to the 80th percentile of the samples: beyond it a time is busy. On a quiet machine 27 of 324 rows are, and
-# of the others 95 % give the same ratio within 11 % from either half of their rounds.
+# Of the median, from the 20th to the 80th percentile of the samples: beyond it a time is busy. On a quiet machine 27 of 324 rows
+# were, and 95 % of the others gave the same ratio within 11 % from either half of their rounds.
 SPREAD_BAR = 0.5
 LOAD_BAR = 0.5  # of the cores in reach, by the load average of the last minute: beyond it the machine is
 FEWEST_SAMPLES = 3
