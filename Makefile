@@ -49,8 +49,9 @@ types: $(VENV)/ready
 unit: $(VENV)/ready
 	$(VENV)/$(BIN)/python $(PYTEST)
 
+# Passive: idle OpenMP threads of one worker would spin on the cores of the other.
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
-	$(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch
+	OMP_WAIT_POLICY=PASSIVE $(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch
 
 test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
 	$(JAX_VENV)/$(BIN)/python $(PYTEST) -m jax
@@ -133,7 +134,7 @@ $(ARM)/ready: pyproject.toml tools/arm_environment.py | $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,lint]'
+	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,lint,examples]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
