@@ -140,11 +140,11 @@ $(VENV)/ready: pyproject.toml
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
 $(TORCH_VENV)/ready: pyproject.toml tools/torch.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,onnx]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,peers]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,onnx,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml
@@ -153,7 +153,7 @@ $(JAX_VENV)/ready: pyproject.toml
 	touch $@
 
 $(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax,examples-jax
-$(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch
+$(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch,onnx
 # The oldest PyTorch is on the index as a CUDA build alone, which cannot be imported without the libraries that pip fetches with it.
 $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready: pyproject.toml tools/oldest.txt
 	$(OLDEST) -m venv $(@D)
