@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Run)
 
 MICROSOFT = "com.microsoft"
 PULLBACK = "ai.pullback"
+FUSED = "fused"  # nodes that the executor makes of several
 
 
 @dataclass(frozen=True)
