@@ -12,7 +12,7 @@ from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
 from pullback.onnx.train.feeding import Feeds
 from pullback.onnx.train.memory_order import flat
-from pullback.onnx.train.metrics import Metric
+from pullback.onnx.train.metrics import Metric, scores_of
 from pullback.onnx.train.mpi import Ranks
 from pullback.onnx.train.weights import Weights
 from pullback.rules import Array
@@ -101,7 +101,7 @@ class GradientRunner:
                 {**given, **weight, **parameters.arrays, **running}, on_output=arrived, context=here
             )
             running = {name: results[output] for name, output in self.names.running.items()}
-            scores = [float(np.mean(m.score(results[self.names.outputs[0]], given[self.names.target]))) for m in metrics]
+            scores = scores_of(metrics, results[self.names.outputs[0]], given.get(self.names.target or ""))
             means += part.weight * np.array([float(results[self.names.loss]), *scores])
         if self.ranks is not None and buckets is not None:
             gradients, means = buckets.finish(), self.ranks.sum(means)

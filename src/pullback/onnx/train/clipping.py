@@ -7,20 +7,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pullback.onnx.train.update_steps import sum_of_squares
 from pullback.rules import Array
+from pullback.training_kernels import sum_of_squares
 
 TINY = 1e-6  # PyTorch's, beside the norm
 
 
 def clipped(
     gradients: Mapping[str, Array], clip_norm: float | None, clip_value: float | None
-) -> tuple[Mapping[str, Array], float]:
-    """The gradients as the optimizer gets them, and their norm before it is clipped. What is given is not written to."""
+) -> tuple[Mapping[str, Array], float, float]:
+    """The gradients, their norm, and what the optimizer multiplies them by. What is given is not written to."""
     if clip_value is not None:
         gradients = {name: np.clip(gradient, -clip_value, clip_value) for name, gradient in gradients.items()}
-    norm = math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients.values()))
-    if clip_norm is not None and math.isfinite(norm) and clip_norm < norm + TINY:
-        factor = clip_norm / (norm + TINY)
-        gradients = {name: gradient * gradient.dtype.type(factor) for name, gradient in gradients.items()}
-    return gradients, norm
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = math.sqrt(sum(sum_of_squares(gradient) for gradient in gradients.values()))
+    scale = 1.0 if clip_norm is None else min(1.0, clip_norm / (norm + TINY))
+    return gradients, norm, scale

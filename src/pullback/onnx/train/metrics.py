@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ METRICS = {
         Metric("mae", absolute_error, higher_is_better=False),
     )
 }
-OF_LOSS = {"cross_entropy": ("accuracy",), "bce_with_logits": ("binary_accuracy",)}
+OF_LOSS = {"cross_entropy": ("accuracy",), "soft_cross_entropy": ("accuracy",), "bce_with_logits": ("binary_accuracy",)}
 
 
 def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
@@ -90,6 +90,11 @@ def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
     return tuple(found)
 
 
+def scores_of(metrics: Sequence[Metric], output: Array, target: Array | None) -> list[float]:
+    """The mean of each metric over a batch. A function of the user's may give one number for it, or one for each row."""
+    return [] if target is None else [float(np.mean(metric.score(output, target))) for metric in metrics]
+
+
 class Mean:
     """The loss and metrics of many batches, weighted by their rows; sums are float64."""
 
@@ -98,11 +103,10 @@ class Mean:
         self.rows = 0
         self.sums = np.zeros(1 + len(metrics), np.float64)
 
-    def add(self, rows: int, loss: float, output: Array | None, target: Array | None) -> None:
-        """A batch. A function of the user's may give one number for it, or one for each row."""
+    def add(self, rows: int, loss: float, scores: Sequence[float]) -> None:
+        """A batch: its mean loss and mean scores."""
         self.rows += rows
-        scores = [] if output is None or target is None else [float(np.mean(m.score(output, target))) for m in self.metrics]
-        self.sums[: 1 + len(scores)] += rows * np.array([loss, *scores])
+        self.sums += rows * np.array([loss, *scores])
 
     def state(self) -> list[float]:
         """Numbers that hold all of it, for a checkpoint in the middle of an epoch."""
@@ -111,7 +115,6 @@ class Mean:
     def restore(self, state: Sequence[float]) -> None:
         self.rows, self.sums = int(state[0]), np.array(state[1:], np.float64)
 
-    def result(self, has_target: bool = True) -> dict[str, float]:
-        loss, *scores = self.sums / max(self.rows, 1)
-        metrics: Mapping[str, float] = {m.name: m.finish(float(s)) for m, s in zip(self.metrics, scores, strict=True)}
-        return {"loss": float(loss), **(metrics if has_target else {})}
+    def result(self) -> dict[str, float]:
+        loss, *means = self.sums / max(self.rows, 1)
+        return {"loss": float(loss)} | {m.name: m.finish(float(mean)) for m, mean in zip(self.metrics, means, strict=True)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.train.checks import number
-from pullback.onnx.train.update_steps import adam_step, sgd_step
 from pullback.rules import Array
+from pullback.training_kernels import adam_step, sgd_step
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Optimizer:
         """Arrays that it keeps for each parameter, of the parameter's size, zero before the first step."""
         return ()
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int) -> None:
-        """Change a flat parameter and its flat state in place. `lr` is that of this step; steps count from 1."""
+    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
+        """Change a flat parameter and its flat state in place, by `scale` times the gradient; steps count from 1."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class SGD(Optimizer):
     def state_names(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if self.momentum else ()
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int) -> None:
+    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
         sgd_step(
             parameter,
             gradient,
@@ -65,6 +65,7 @@ class SGD(Optimizer):
             weight_decay=self.weight_decay,
             nesterov=self.nesterov,
             first=step == 1,
+            g_scale=scale,
         )
 
 
@@ -93,7 +94,7 @@ class Adam(Optimizer):
     def state_names(self) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int) -> None:
+    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
         adam_step(
             parameter,
             gradient,
@@ -105,6 +106,7 @@ class Adam(Optimizer):
             weight_decay=self.weight_decay,
             decoupled=self._decoupled,
             step=step,
+            g_scale=scale,
         )
 
 

@@ -12,7 +12,6 @@ import onnx
 
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
-from pullback.onnx.executor.read import to_array
 from pullback.onnx.model_files import load_model, save_model
 from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner
 from pullback.onnx.train.batches import Batch
@@ -24,6 +23,7 @@ from pullback.onnx.train.fitting import OnEpoch, OnStep, fit
 from pullback.onnx.train.graphs import Graphs, build_graphs
 from pullback.onnx.train.history import History
 from pullback.onnx.train.inference_model import filled
+from pullback.onnx.train.memory_order import flat, unflat
 from pullback.onnx.train.metrics import Mean
 from pullback.onnx.train.mpi import Ranks
 from pullback.onnx.train.optimizers import Optimizer
@@ -108,12 +108,12 @@ class Trainer:
         result = self._runner.run(
             feeds, self.parameters, self._running.arrays, context, self.settings.accumulate, metrics
         )
-        gradients, norm = clipped(result.gradients, self.settings.clip_norm, self.settings.clip_value)
+        gradients, norm, scale = clipped(result.gradients, self.settings.clip_norm, self.settings.clip_value)
         if not (math.isfinite(result.loss) and math.isfinite(norm)):
             self._not_finite(result.loss, rate)
         self.steps += 1
         for name, memory in self.parameters.memory.items():
-            self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps)
+            self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps, scale)
         for name, array in result.running.items():
             self._running[name] = array
         self.history.losses.append(result.loss)
@@ -186,7 +186,10 @@ class Trainer:
     def _checkpoint(self) -> Checkpoint:
         arrays = {"parameter": self.parameters.copies(), "running": self._running.copies(), "best": self.best or {}}
         for place, state in enumerate(self.settings.optimizer.state_names):
-            arrays[f"optimizer.{state}"] = {name: each[place] for name, each in self._state.items()}
+            arrays[f"optimizer.{state}"] = {
+                name: unflat(each[place], array.shape, self.parameters.axes[name])
+                for (name, array), each in zip(self.parameters.arrays.items(), self._state.values(), strict=True)
+            }
         about = {
             "settings": stored(self.settings),
             "steps": self.steps,
@@ -232,7 +235,7 @@ class Trainer:
         trainer.restore(values)
         for place, state in enumerate(trainer.settings.optimizer.state_names):
             for name, array in found.arrays[f"optimizer.{state}"].items():
-                trainer._state[name][place][...] = array
+                trainer._state[name][place][...] = flat(array, trainer.parameters.axes[name])
         trainer.steps, trainer.epoch, trainer.batch = (int(about[name]) for name in ("steps", "epoch", "batch"))
         trainer.batch_size = about["batch_size"]
         trainer.epoch_mean.restore(about["epoch_mean"])
@@ -240,9 +243,3 @@ class Trainer:
         trainer.history = History.of(about["history"])
         trainer.best = dict(found.arrays["best"]) if found.arrays.get("best") else None
         return trainer
-
-
-def initial_values(graph: onnx.GraphProto, names: Sequence[str]) -> dict[str, Array]:
-    """The values of some initializers."""
-    known = {tensor.name: tensor for tensor in graph.initializer}
-    return {name: to_array(known[name]) for name in names}
