@@ -18,7 +18,7 @@ _HOMES = {
     "replace_head": "train.head",
 }
 
-__all__ = ["OnnxError", *_HOMES]  # noqa: PLE0604
+__all__ = ["OnnxError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ PER_COUNT = 8  # float32 numbers that one count of the generator gives
 
 @dataclass(frozen=True)
 class Context:
-    """`first_row`: of the whole batch, the row that this rank's part begins with. `all_reduce`: the sum of an array over all ranks."""
+    """`first_row`: the row of the whole batch that this rank's part begins with. `all_reduce`: the sum of an array over ranks."""
 
     seed: int = 0
     step: int = 0

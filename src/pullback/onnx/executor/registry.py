@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from pullback.nearest import did_you_mean
+from pullback.nearest import nearest
 from pullback.onnx.errors import OnnxError
 
 Run = Callable[..., Any]
@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Run)
 
 MICROSOFT = "com.microsoft"
 PULLBACK = "ai.pullback"
+FUSED = "fused"  # nodes that the executor makes of several
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,10 @@ def find_op(node: Node) -> Op:
     known = _loaded()
     found = known.get((node.domain, node.op_type))
     if found is None:
-        near = did_you_mean(node.op_type, sorted(name for domain, name in known if domain == node.domain), "Known ops")
+        meant = nearest(node.op_type, sorted(name for domain, name in known if domain == node.domain))
         where = f" of domain {node.domain}" if node.domain else ""
-        raise OnnxError(f"{node.title}: the executor has no {node.op_type}{where}{near if len(near) < 200 else ''}")
+        guess = f"; did you mean {meant}?" if meant else ""
+        raise OnnxError(f"{node.title}: the executor has no {node.op_type}{where}{guess}")
     return found
 
 
