@@ -69,7 +69,9 @@ def small_cnn(seed: int = 0) -> ModelProto:
 
     window = {"kernel_shape": [2, 2], "strides": [2, 2]}
     for number, (before, after) in enumerate(zip((1, *CHANNELS), CHANNELS, strict=False), 1):
-        add("Conv", f"conv{number}", normal(f"conv{number}.weight", after, before, 3, 3), pads=[1, 1, 1, 1], kernel_shape=[3, 3])
+        add(
+            "Conv", f"conv{number}", normal(f"conv{number}.weight", after, before, 3, 3), pads=[1, 1, 1, 1], kernel_shape=[3, 3]
+        )
         norm = f"norm{number}"
         statistics = (filled(f"{norm}.mean", after, 0), filled(f"{norm}.var", after, 1))
         add("BatchNormalization", norm, filled(f"{norm}.scale", after, 1), filled(f"{norm}.bias", after, 0), *statistics)
