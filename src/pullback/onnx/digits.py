@@ -1,7 +1,7 @@
 """The 1,797 handwritten digits that come with the package, and the small network that `pullback train` trains on them.
 
 The images are the test set of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (1998), UCI Machine Learning
-Repository, https://doi.org/10.24432/C50P49, licence CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/). `digits.npz` holds them
+Repository, https://doi.org/10.24432/C50P49, licence CC BY 4.0, https://creativecommons.org/licenses/by/4.0. `digits.npz` holds them
 as scikit-learn's `load_digits` gives them, unchanged but for the number type: uint8 `images` (1797, 8, 8) of 0 to 16, and `labels`.
 """
 
@@ -43,7 +43,7 @@ def load(seed: int = 0, held_out: float = HELD_OUT) -> Digits:
 
 
 def small_cnn(seed: int = 0) -> ModelProto:
-    """Three convolutions with batch normalization, a maximum and a mean over 2 x 2 windows, a dense layer; the batch is symbolic."""
+    """Three convolutions with batch normalization, max and average pooling by 2 x 2, a dense layer; the batch is symbolic."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(seed)

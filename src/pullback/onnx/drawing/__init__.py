@@ -1,1 +1,1 @@
-"""A training graph for readers: as a table, and as a picture with the forward nodes on the left and their backward nodes beside them."""
+"""A training graph for readers, as a table and as a picture: the forward nodes, and beside each its backward nodes."""

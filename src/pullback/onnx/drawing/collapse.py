@@ -10,8 +10,8 @@ from pullback.onnx.drawing.stages import Stage
 
 MOST_STAGES = 24  # of a graph that is shown node by node
 FOLLOWERS = (
-    "BatchNormalization", "BatchNormInternal", "Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu",
-    "Softplus", "Mish", "Dropout", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Flatten", "Reshape",
+    "BatchNormalization", "BatchNormInternal", "Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish",
+    "Tanh", "Gelu", "Softplus", "Mish", "Dropout", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Flatten", "Reshape",
 )  # fmt: skip
 LONGEST_PERIOD = 16
 

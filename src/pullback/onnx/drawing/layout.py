@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pullback.onnx.drawing.collapse import collapsed
-from pullback.onnx.drawing.stages import Part, Stage, Stages
+from pullback.onnx.drawing.stages import TIMES, Part, Stage, Stages
 from pullback.pictures.scene import CODE_WIDTH, LETTER_WIDTH, Lines, Rectangle, Scene, Text
 
 MARGIN, BOX, GAP, LANE = 20.0, 290.0, 150.0, 13.0  # widths: around all, of a node, between the two columns, of a skip's line
@@ -24,7 +25,8 @@ FAMILIES = {
     "tint1": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool"),
     "tint2": ("BatchNormalization", "BatchNormInternal", "LayerNormalization", "GroupNormalization", "InstanceNormalization"),
     "tint4": ("Gemm", "MatMul", "Einsum"),
-    "tint5": ("Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Softplus", "Mish"),
+    "tint5": ("Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu",
+              "Softplus", "Mish"),
 }  # fmt: skip
 
 
@@ -153,7 +155,7 @@ def _paint_stage(scene: Scene, placed: Placed, frame: Frame, *, last: bool) -> N
         scene.add(Text(frame.left + INSIDE, y + LINE / 2, part.op, NORMAL, bold=True, start=True))
         indent = INSIDE + (len(part.op) + 1) * NORMAL * BOLD_WIDTH
         scene.add(Text(frame.left + indent, y + LINE / 2, part.detail, NORMAL - 1, start=True))
-        counted = " · ".join(op if times == 1 else f"{op} ×{times}" for op, times in Counter(part.backward).items())
+        counted = " · ".join(op if times == 1 else f"{op} {TIMES}{times}" for op, times in Counter(part.backward).items())
         text = _fit(counted, BOX - 2 * INSIDE, NORMAL * BOLD_WIDTH)
         scene.add(Text(frame.right + INSIDE, y + LINE / 2, text, NORMAL, bold=True, start=True))
         y += LINE
@@ -201,7 +203,7 @@ def _paint_arrows(scene: Scene, placed: list[Placed], frame: Frame) -> None:
     if placed:
         top = placed[0].top
         scene.add(Lines(((x, top - BETWEEN, x, top - 1),), "muted", LINK), _head(x, top - 1, 0, 1, "muted"))
-    for number, (above, below) in enumerate(zip(placed, placed[1:], strict=False)):
+    for number, (above, below) in enumerate(pairwise(placed)):
         if number not in below.stage.reads:
             continue
         x = frame.middle_left

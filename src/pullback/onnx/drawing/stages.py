@@ -12,12 +12,13 @@ from pullback.onnx.executor.read import read_node, static_shape
 from pullback.onnx.graph.description import describe
 
 GRADIENT = "_grad"
+TIMES = "\u00d7"
 UNSEEN = ("Constant", "Identity")  # nodes that compute nothing
 
 
 @dataclass
 class Part:
-    """A forward node: its op, what distinguishes it from others of the op, and the ops of its backward nodes in the order they run."""
+    """A forward node: its op, what tells it from others of the op, and the ops of its backward nodes in the order they run."""
 
     op: str
     detail: str
@@ -60,10 +61,10 @@ class Stages:
 
 
 def shape_text(sizes: Sequence[int | str | None] | None) -> str:
-    """16x3x3, with the names of open sizes; ? where nothing is known."""
+    """Sizes with a sign between them, with the names of open sizes; ? where nothing is known."""
     if sizes is None:
         return "?"
-    return "×".join("?" if size is None else str(size) for size in sizes) or "scalar"
+    return TIMES.join("?" if size is None else str(size) for size in sizes) or "scalar"
 
 
 def make_stages(model: ModelProto) -> Stages:
@@ -99,7 +100,7 @@ def make_stages(model: ModelProto) -> Stages:
             stages[stage].reads = sorted({number_of[m] for m in _sources(node, makers, graph.node) if m in number_of})
         else:
             stages[stage].parts[0].backward.append(node.op_type)
-            used = [name for name in node.input if makers.get(name, -1) in forward or name in shapes and name not in makers]
+            used = [name for name in node.input if makers.get(name, -1) in forward or (name in shapes and name not in makers)]
             stages[stage].kept += [name for name in used if name not in weights and name not in stages[stage].kept]
     fed = [(value.name, shapes[value.name]) for value in graph.input if value.name not in weights]
     count = sum(_size(weights[name]) for name in told.gradients if name in weights)
@@ -130,7 +131,7 @@ def _sources(node: NodeProto, makers: Mapping[str, int], nodes: Sequence[NodePro
 
 
 def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[int]) -> list[int | None]:
-    """For each backward node the forward node that it belongs to: the one whose result's gradient it reads, at first or second hand."""
+    """For each backward node the forward node that it belongs to: whose result's gradient it reads, at first or second hand."""
     owners: list[int | None] = [None] * len(nodes)
     for number, node in enumerate(nodes):
         if number in forward:
@@ -159,11 +160,11 @@ def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[
 def _detail(attrs: Mapping[str, Any], weight: tuple[int, ...] | None, op_type: str) -> str:
     """What distinguishes a node of a window op from others of its kind: window, stride, dilation, groups."""
     window = attrs.get("kernel_shape") or (weight[2:] if weight and op_type.startswith("Conv") else ())
-    parts = ["×".join(map(str, window))] if window else []
+    parts = [TIMES.join(map(str, window))] if window else []
     for name, word in (("strides", "stride"), ("dilations", "dilation")):
         values = attrs.get(name) or []
         if any(value != 1 for value in values):
-            parts.append(f"{word} {values[0] if len(set(values)) == 1 else '×'.join(map(str, values))}")
+            parts.append(f"{word} {values[0] if len(set(values)) == 1 else TIMES.join(map(str, values))}")
     if attrs.get("group", 1) > 1:
         parts.append(f"{attrs['group']} groups")
     return ", ".join(parts)
