@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pullback.onnx.drawing.stages import Stage
+from pullback.onnx.drawing.stages import FAMILIES, Stage
 
 MOST_STAGES = 24  # of a graph that is shown node by node
-FOLLOWERS = (
-    "BatchNormalization", "BatchNormInternal", "Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish",
-    "Tanh", "Gelu", "Softplus", "Mish", "Dropout", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Flatten", "Reshape",
-)  # fmt: skip
+FOLLOWERS = (*FAMILIES["normalization"], *FAMILIES["activation"], "Dropout", "Flatten", "Reshape")
 LONGEST_PERIOD = 16
 
 

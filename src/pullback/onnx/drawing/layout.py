@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pullback.onnx.drawing.collapse import collapsed
-from pullback.onnx.drawing.stages import TIMES, Part, Stage, Stages
+from pullback.onnx.drawing.stages import FAMILIES, TIMES, Part, Stage, Stages
 from pullback.pictures.scene import CODE_WIDTH, LETTER_WIDTH, Lines, Rectangle, Scene, Text
 
 MARGIN, BOX, GAP, LANE = 20.0, 290.0, 150.0, 13.0  # widths: around all, of a node, between the two columns, of a skip's line
@@ -19,15 +19,15 @@ BOLD_WIDTH = 0.66  # of a bold letter, by its size
 HEAD = 5.0  # of an arrow
 LINK = 1.6  # strength of lines
 MOST_NAMES = 2  # beside an arrow, and of parameters where stages are joined
-# Colours of pictures/theme.py by the family of an op; what is in none of them stays grey.
-FAMILIES = {
-    "tint0": ("Conv", "ConvTranspose"),
-    "tint1": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool"),
-    "tint2": ("BatchNormalization", "BatchNormInternal", "LayerNormalization", "GroupNormalization", "InstanceNormalization"),
-    "tint4": ("Gemm", "MatMul", "Einsum"),
-    "tint5": ("Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu",
-              "Softplus", "Mish"),
-}  # fmt: skip
+# Colours of pictures/theme.py; an op of no family stays grey.
+TINTS = {
+    "convolution": "tint0",
+    "pooling": "tint1",
+    "normalization": "tint2",
+    "loss": "tint3",
+    "dense": "tint4",
+    "activation": "tint5",
+}
 
 
 @dataclass
@@ -132,8 +132,8 @@ def _fit(text: str, width: float, letter: float) -> str:
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
 
 
-def _family(part: Part) -> str:
-    return next((tint for tint, ops in FAMILIES.items() if part.op in ops), "tint3" if "Loss" in part.op else "pad")
+def _tint(part: Part) -> str:
+    return next((TINTS[family] for family, ops in FAMILIES.items() if part.op in ops), "pad")
 
 
 def _paint_inputs(scene: Scene, graph: Stages, frame: Frame, y: float) -> float:
@@ -149,7 +149,7 @@ def _paint_stage(scene: Scene, placed: Placed, frame: Frame, *, last: bool) -> N
     stage, y = placed.stage, placed.top
     columns = [frame.left, frame.right] if stage.has_backward else [frame.left]
     for x in columns:
-        scene.add(Rectangle(x, y, BOX, placed.height, fill=_family(stage.parts[0]), stroke="grid", radius=7))
+        scene.add(Rectangle(x, y, BOX, placed.height, fill=_tint(stage.parts[0]), stroke="grid", radius=7))
     y += INSIDE
     for part in stage.parts:
         scene.add(Text(frame.left + INSIDE, y + LINE / 2, part.op, NORMAL, bold=True, start=True))

@@ -13,6 +13,18 @@ from pullback.onnx.graph.description import describe
 
 GRADIENT = "_grad"
 TIMES = "\u00d7"
+FAMILIES = {
+    "convolution": ("Conv", "ConvTranspose"),
+    "pooling": ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool"),
+    "normalization": (
+        "BatchNormalization", "BatchNormInternal", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
+    ),
+    "activation": (
+        "Relu", "LeakyRelu", "PRelu", "Elu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Softplus", "Mish",
+    ),
+    "dense": ("Gemm", "MatMul", "Einsum"),
+    "loss": ("SoftmaxCrossEntropyLoss",),
+}  # fmt: skip
 UNSEEN = ("Constant", "Identity")  # nodes that compute nothing
 
 
