@@ -36,5 +36,8 @@ def nodes(domain: str) -> Sequence[str]:
 def table() -> str:
     """One row for each operator, then the nodes that are not ONNX's own."""
     rows = [(breakable(name), gradient(name)) for name in operators()]
-    others = [f"Nodes of `{domain}` in training graphs: {', '.join(map(breakable, nodes(domain)))}." for domain in ("com.microsoft", "ai.pullback")]
+    others = [
+        f"Nodes of `{domain}` in training graphs: {', '.join(map(breakable, nodes(domain)))}."
+        for domain in ("com.microsoft", "ai.pullback")
+    ]
     return "\n\n".join([kernel_table(("operator", "gradient in"), rows), *others])

@@ -56,7 +56,11 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         "--train-only", action="append", metavar="PATTERN", help="train these parameters alone ('head.*'; may be repeated)"
     )
     parser.add_argument(
-        "--freeze", action="append", default=[], metavar="PATTERN", help="leave these parameters as they are; wins over the other"
+        "--freeze",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave these parameters as they are; wins over the other",
     )
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 DIGITS = "digits"
 
 
+class RequestError(ValueError):
+    """What the options ask for cannot be meant so."""
+
+
 @dataclass(frozen=True)
 class Written:
     """`curves` is None where no picture can be drawn."""

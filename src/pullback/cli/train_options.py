@@ -17,20 +17,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_data(parser.add_argument_group("what to train on"))
     _add_optimizer(parser.add_argument_group("how to train"))
     files = parser.add_argument_group("what to write")
-    files.add_argument("--out", type=Path, metavar="FILE", help="the trained model (default MODEL-trained.onnx, or digits.onnx)")
+    files.add_argument(
+        "--out", type=Path, metavar="FILE", help="the trained model (default MODEL-trained.onnx, or digits.onnx)"
+    )
     files.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="where files without a name of their own go")
     files.add_argument("--curves", type=Path, metavar="FILE", help="a .png or .svg picture of loss, metrics and learning rate")
     files.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="written after every epoch and when broken off (default: as --out, .safetensors)"
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="written after every epoch and when broken off (default: as --out, .safetensors)",
     )
-    files.add_argument("--resume", action="store_true", help="go on from the checkpoint, with the same bits as without the break")
+    files.add_argument(
+        "--resume", action="store_true", help="go on from the checkpoint, with the same bits as without the break"
+    )
 
 
 def _add_data(group: Any) -> None:
     group.add_argument(
-        "--data", type=Path, nargs="+", metavar="FILE", help="an .npz with x and y, two .npy files, or a folder of images by class"
+        "--data",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="an .npz with x and y, two .npy files, or a folder of images by class",
     )
-    group.add_argument("--valid", type=Path, nargs="+", metavar="FILE", help="held-out data to judge each epoch by, in the same forms")
+    group.add_argument(
+        "--valid", type=Path, nargs="+", metavar="FILE", help="held-out data to judge each epoch by, in the same forms"
+    )
+    group.add_argument("--size", type=image_size, metavar="HxW", help="of images, where the model takes any size: 224 or 224x320")
+    group.add_argument("--mean", type=float, nargs="+", metavar="X", help="of images from 0 to 1: subtracted; one number, or one a channel")
+    group.add_argument("--std", type=float, nargs="+", metavar="X", help="of images: divided by, after --mean")
     group.add_argument("--classes", type=int, metavar="N", help="a fresh last layer for so many classes (transfer learning)")
 
 
@@ -44,16 +60,38 @@ def _add_optimizer(group: Any) -> None:
     group.add_argument("--nesterov", action="store_true", help="of sgd: look ahead along the momentum")
     group.add_argument("--weight-decay", type=float, metavar="X", help="default 0.01 for adamw, 0 for the others")
     group.add_argument(
-        "--schedule", default="cosine", metavar="NAME", help=f"of the learning rate: {', '.join(SCHEDULES)} (epochs; default cosine)"
+        "--schedule",
+        default="cosine",
+        metavar="NAME",
+        help=f"of the learning rate: {', '.join(SCHEDULES)} (epochs; default cosine)",
     )
-    group.add_argument("--warmup", type=float, default=0.0, metavar="N", help="epochs in which the learning rate rises (cosine, linear)")
-    group.add_argument("--clip", type=float, metavar="X", help="most that the norm of all gradients may be")
-    group.add_argument("--accumulate", type=int, default=1, metavar="N", help="batches whose gradients make one step (default 1)")
     group.add_argument(
-        "--early-stopping", type=int, metavar="N", help="end after so many epochs without a better one, and keep the best weights"
+        "--warmup", type=float, default=0.0, metavar="N", help="epochs in which the learning rate rises (cosine, linear)"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of new weights, the order of rows and Dropout (default 0)")
-    group.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores); the result has the same bits for any")
+    group.add_argument("--clip", type=float, metavar="X", help="most that the norm of all gradients may be")
+    group.add_argument(
+        "--accumulate", type=int, default=1, metavar="N", help="parts that a batch is run in, one after the other, to save memory"
+    )
+    group.add_argument(
+        "--early-stopping",
+        type=int,
+        metavar="N",
+        help="end after so many epochs without a better one, and keep the best weights",
+    )
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of new weights, the order of rows and Dropout (default 0)"
+    )
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: all cores); the result has the same bits for any"
+    )
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """Height and width of images."""
+    parts = text.split("x")
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 224 or 224x320")
+    return int(parts[0]), int(parts[-1])
 
 
 def check_options(options: argparse.Namespace) -> None:

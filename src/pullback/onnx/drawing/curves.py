@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
 
 PANEL_PX = 300
 VALID = "valid_"
+PLACE = ("epoch", "step", "rate", "seconds")  # what an epoch of the history has beside figures
 TWO_SCALES = 20  # largest loss by smallest: from here on a logarithmic axis
 
 
 def draw_curves(history: History, path: Path, title: str, theme: str = "light") -> None:
     """Write a .png or .svg file with a panel for the loss, one for each metric and one for the learning rate."""
     style, line = THEMES[theme], import_module("matplotlib.lines").Line2D
-    names = list(dict.fromkeys(name.removeprefix(VALID) for epoch in history.epochs for name in epoch))
-    panels = [name for name in names if name in history.epochs[-1] and name not in ("epoch", "lr", "seconds", "loss")]
+    panels = [name for name in figure_names(history.epochs) if name != "loss"]
     colours = {"training data": style.series[0], "held-out data": style.series[1]}
     shown = [*colours][: 2 if any(name.startswith(VALID) for name in history.epochs[-1]) else 1]
     handles = [line([], [], color=colours[name], linewidth=2, marker="o", markersize=4, label=name) for name in shown]
@@ -33,9 +34,14 @@ def draw_curves(history: History, path: Path, title: str, theme: str = "light") 
     save_figure(figure, path)
 
 
+def figure_names(epochs: Sequence[Mapping[str, float]]) -> list[str]:
+    """Loss and metrics, each once, whether of training or of held-out data."""
+    return list(dict.fromkeys(name.removeprefix(VALID) for epoch in epochs for name in epoch if name not in PLACE))
+
+
 def _footer(history: History) -> str:
     last = history.epochs[-1]
-    figures = ", ".join(f"{name.replace('_', ' ')} {last[name]:.4g}" for name in last if name not in ("epoch", "lr", "seconds"))
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in last.items() if name not in PLACE)
     return f"{len(history.epochs)} epochs, {len(history.losses)} steps; in the last epoch {figures}"
 
 
