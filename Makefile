@@ -21,12 +21,15 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo docs test environments lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo check docs test environments lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-demo: $(VENV)/ready ## set up and run the main job: check the library against TF.js, ONNX Runtime and mathematics, one case in eight
+demo: $(VENV)/ready ## set up and run the main job: train a small network on handwritten digits; files in build/demo
+	$(VENV)/$(BIN)/pullback train --into build/demo
+
+check: $(VENV)/ready ## check the library against TF.js, ONNX Runtime and mathematics, one case in eight
 	$(VENV)/$(BIN)/pullback check --quick
 
 # Not --quiet: --strict does not see the warnings that it silences.
@@ -134,7 +137,7 @@ $(ARM)/ready: pyproject.toml tools/arm_environment.py | $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,lint,examples]'
+	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,test-mpi,lint,examples,train,images]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.

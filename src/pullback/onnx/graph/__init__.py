@@ -1,0 +1,1 @@
+"""From a model to its training graph: reverse mode over the nodes of an ONNX graph."""

@@ -1,0 +1,50 @@
+"""Comparisons and logic: what makes booleans, and Where, which reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pullback.onnx.executor.registry import Node, op
+from pullback.rules import Array
+
+_UFUNCS: dict[str, Any] = {
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Xor": np.logical_xor,
+    "Not": np.logical_not,
+    "IsNaN": np.isnan,
+}
+
+
+def _of(ufunc: Any) -> Callable[..., Array]:
+    def run(node: Node, *arrays: Array) -> Array:
+        return np.asarray(ufunc(*arrays))
+
+    return run
+
+
+for _name, _ufunc in _UFUNCS.items():
+    op(_name)(_of(_ufunc))
+
+
+@op("IsInf")
+def is_inf(node: Node, x: Array) -> Array:
+    found: Array = np.asarray(np.isinf(x))
+    if not node.attr("detect_positive", 1):
+        found &= x < 0
+    if not node.attr("detect_negative", 1):
+        found &= x > 0
+    return found
+
+
+@op("Where")
+def where(node: Node, condition: Array, a: Array, b: Array) -> Array:
+    return np.asarray(np.where(condition, a, b))

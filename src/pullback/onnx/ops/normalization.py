@@ -1,0 +1,185 @@
+"""Normalisations: of each channel over the batch, of layers, groups, instances and neighbouring channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pullback.onnx.executor.context import Context
+from pullback.onnx.executor.layout import channels_last
+from pullback.onnx.executor.memory import empty_like
+from pullback.onnx.executor.registry import MICROSOFT, Node, op
+from pullback.onnx.ops.arguments import axes_of, axis_of, refused
+from pullback.onnx.ops.convolution import for_kernel, from_kernel, layout_name
+from pullback.ops.bias import conv_grad_bias
+from pullback.rules import Array
+
+TRAINING_BY_ATTRIBUTE = 14  # since when BatchNormalization says whether it trains; before, by asking for more than one output
+GROUPS_BY_CHANNEL = 21  # since when GroupNormalization's scale and bias are of channels, not of groups
+EPSILON = 1e-5
+
+
+def by_channel(values: Array, rank: int) -> Array:
+    """One value for each channel, to be broadcast over (N, C, *spatial)."""
+    return values.reshape(-1, *(1,) * (rank - 2))
+
+
+def channel_sums(x: Array) -> Array:
+    """The sum of each channel of (N, C, *spatial)."""
+    if x.ndim == 2:
+        return conv_grad_bias(x[None], layout="channels_last")
+    last = channels_last(x)
+    return conv_grad_bias(for_kernel(x, last), layout=layout_name(last))
+
+
+def batch_statistics(x: Array, context: Context) -> tuple[Array, Array, Array]:
+    """Mean and (population) variance of each channel, over all ranks' parts of the batch, and x less its mean."""
+    reduce: Callable[[Array], Array] = context.all_reduce or (lambda sums: sums)
+    own = np.append(channel_sums(x).astype(np.float64), x.size // max(x.shape[1], 1))
+    *sums, count = reduce(own)
+    mean = (np.array(sums) / max(count, 1)).astype(x.dtype)
+    centred = np.subtract(x, by_channel(mean, x.ndim), out=empty_like(x))
+    squares = reduce(channel_sums(np.square(centred, out=empty_like(x))).astype(np.float64))
+    return mean, (squares / max(count, 1)).astype(x.dtype), centred
+
+
+def scaled(x: Array, factor: Array, shift: Array, out: Array | None = None) -> Array:
+    """factor x + shift of each channel."""
+    y = np.multiply(x, by_channel(factor, x.ndim), out=empty_like(x) if out is None else out)
+    y += by_channel(shift, x.ndim)
+    return y
+
+
+def _trained(
+    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, context: Context
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Y, the next running mean and variance, and this batch's mean, variance and inverse deviation."""
+    batch_mean, batch_var, centred = batch_statistics(x, context)
+    inverse = 1 / np.sqrt(batch_var + x.dtype.type(node.attr("epsilon", EPSILON)))
+    y = scaled(centred, scale * inverse, bias, out=centred)
+    old = mean.dtype.type(node.attr("momentum", 0.9))
+    new = mean.dtype.type(1 - node.attr("momentum", 0.9))
+    return y, mean * old + batch_mean * new, var * old + batch_var * new, batch_mean, batch_var, inverse
+
+
+@op("BatchNormalization", context=True)
+def batch_normalization(
+    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, context: Context
+) -> Array | tuple[Array, ...]:
+    if node.attr("spatial", 1) == 0:
+        raise refused(node, "spatial is 0", "export the model with an opset of at least 9")
+    old = node.opset < TRAINING_BY_ATTRIBUTE
+    if node.attr("training_mode", 0) or (old and node.wants(1)):
+        y, *statistics, _ = _trained(node, x, scale, bias, mean, var, context)
+        return y, *statistics[: 4 if old else 2]
+    factor = scale / np.sqrt(var + var.dtype.type(node.attr("epsilon", EPSILON)))
+    return scaled(x, factor.astype(x.dtype), (bias - mean * factor).astype(x.dtype))
+
+
+@op("BatchNormInternal", domain=MICROSOFT, context=True)
+def batch_norm_internal(
+    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, context: Context
+) -> tuple[Array, ...]:
+    """BatchNormalization in training, with what its gradient needs: mean and inverse deviation of the batch."""
+    y, running_mean, running_var, batch_mean, _, inverse = _trained(node, x, scale, bias, mean, var, context)
+    return y, running_mean, running_var, batch_mean, inverse
+
+
+def normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(variance + epsilon) over some axes, which stay with size 1 in the mean and the inverse deviation."""
+    mean: Array = x.mean(axis=axes, keepdims=True)
+    y = np.subtract(x, mean, out=empty_like(x))
+    variance = np.square(y, out=empty_like(x)).mean(axis=axes, keepdims=True)
+    inverse: Array = 1 / np.sqrt(variance + x.dtype.type(epsilon))
+    y *= inverse
+    return y, mean, inverse
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
+
+
+@op("LayerNormalization")
+def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None = None) -> tuple[Array, Array, Array]:
+    axis = axis_of(node, node.attr("axis", -1), x.ndim)
+    y, mean, inverse = normalized(_wide(x), tuple(range(axis, x.ndim)), node.attr("epsilon", EPSILON))
+    y *= scale
+    if bias is not None:
+        y += bias
+    return y.astype(x.dtype, copy=False), mean, inverse
+
+
+@op("RMSNormalization")
+def rms_normalization(node: Node, x: Array, scale: Array) -> Array:
+    axes = tuple(range(axis_of(node, node.attr("axis", -1), x.ndim), x.ndim))
+    wide = _wide(x)
+    squares = np.square(wide).mean(axis=axes, keepdims=True)
+    y: Array = wide / np.sqrt(squares + wide.dtype.type(node.attr("epsilon", EPSILON)))
+    y *= scale
+    return y.astype(x.dtype, copy=False)
+
+
+def grouped(x: Array, groups: int) -> tuple[Array, tuple[int, ...]]:
+    """x with its channels in groups and its cells in one axis, a view where x lies well, and the axes of one group."""
+    n, channels = x.shape[:2]
+    cells = math.prod(x.shape[2:])
+    if channels_last(x):
+        return for_kernel(x, True).reshape(n, cells, groups, channels // groups), (1, 3)
+    return x.reshape(n, groups, channels // groups * cells), (2,)
+
+
+def _by_groups(x: Array, groups: int, scale: Array, bias: Array, epsilon: float) -> Array:
+    parts, axes = grouped(x, groups)
+    y, _, _ = normalized(parts, axes, epsilon)
+    last = channels_last(x)
+    whole = from_kernel(y.reshape(for_kernel(x, last).shape), last)
+    return scaled(whole, scale, bias, out=whole)
+
+
+@op("GroupNormalization")
+def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
+    groups, channels = node.attr("num_groups"), x.shape[1]
+    if channels % groups:
+        raise refused(node, f"{channels} channels do not make {groups} groups", "num_groups must divide the channels")
+    if node.opset < GROUPS_BY_CHANNEL:
+        scale, bias = (np.repeat(values, channels // groups) for values in (scale, bias))
+    return _by_groups(x, groups, scale, bias, node.attr("epsilon", EPSILON))
+
+
+@op("InstanceNormalization")
+def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
+    return _by_groups(x, x.shape[1], scale, bias, node.attr("epsilon", EPSILON))
+
+
+@op("MeanVarianceNormalization")
+def mean_variance_normalization(node: Node, x: Array) -> Array:
+    axes = axes_of(node, node.attr("axes", [0, 2, 3]), x.ndim)
+    y: Array = x - x.mean(axis=axes, keepdims=True)
+    y /= np.sqrt(np.square(y).mean(axis=axes, keepdims=True)) + x.dtype.type(1e-9)
+    return y
+
+
+@op("LpNormalization")
+def lp_normalization(node: Node, x: Array) -> Array:
+    axis, p = node.attr("axis", -1), node.attr("p", 2)
+    norms: Any = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
+    return np.asarray(np.divide(x, norms, out=np.zeros_like(x), where=norms != 0))
+
+
+@op("LRN")
+def local_response_normalization(node: Node, x: Array) -> Array:
+    """Each cell divided by a power of the mean square of its neighbours in the channels."""
+    size, channels = node.attr("size"), x.shape[1]
+    squares = np.square(x)
+    sums = np.zeros_like(x)
+    for offset in range(-((size - 1) // 2), size // 2 + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            sums[:, low:high] += squares[:, low + offset : high + offset]
+    sums *= x.dtype.type(node.attr("alpha", 0.0001) / size)
+    sums += x.dtype.type(node.attr("bias", 1.0))
+    np.power(sums, x.dtype.type(node.attr("beta", 0.75)), out=sums)
+    return np.divide(x, sums, out=sums)

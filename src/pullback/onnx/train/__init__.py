@@ -1,0 +1,1 @@
+"""Training: optimizers, schedules, data, checkpoints, and the Trainer that puts them together."""
