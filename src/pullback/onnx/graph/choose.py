@@ -1,0 +1,49 @@
+"""Which tensors of a model are trained: all weights, or those that names and patterns choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from pullback.nearest import nearest
+from pullback.onnx.errors import OnnxError
+from pullback.onnx.graph.prepare import RUNNING_STATISTICS, WEIGHT_PLACES, Prepared
+
+Names = Iterable[str] | str | None
+
+
+def candidates(ready: Prepared) -> list[str]:
+    """Every floating-point initializer, except running statistics."""
+    nodes = ready.graph.node
+    running = {node.input[i] for node in nodes for i in RUNNING_STATISTICS.get(node.op_type, ()) if i < len(node.input)}
+    return [name for name in ready.tensors if ready.types[name].floating and name not in running]
+
+
+def _literals(ready: Prepared) -> set[str]:
+    """Single numbers outside the places of weights: exporters write the numbers of a formula as initializers too."""
+    weights = {node.input[i] for node in ready.graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
+    return {name for name in ready.tensors if not ready.types[name].shape and name not in weights}
+
+
+def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
+    given = [patterns] if isinstance(patterns, str) else list(patterns or ())
+    found: set[str] = set()
+    for pattern in given:
+        hits = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
+        if not hits:
+            near = nearest(pattern, names)
+            meant = f"; did you mean {near!r}?" if near else "."
+            shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+            raise OnnxError(f"{argument}: no parameter is called or matches {pattern!r}{meant} Parameters are {shown or 'none'}")
+        found.update(hits)
+    return [name for name in names if name in found]
+
+
+def chosen(ready: Prepared, trainable: Names, frozen: Names) -> list[str]:
+    """The parameters to train, in the order of the model; whether the loss depends on them is not looked at here."""
+    names = candidates(ready)
+    held = set(_matching(frozen, names, "frozen"))
+    if trainable is None:
+        held |= _literals(ready)
+        return [name for name in names if name not in held]
+    return [name for name in _matching(trainable, names, "trainable") if name not in held]
