@@ -12,6 +12,7 @@ from typing import Any
 os.environ["PULLBACK_BACKEND"] = "reference"  # the site needs no fast kernels, and no warning that there are none
 
 import benchmark_page
+import onnx_table
 import ort_table
 import project_files
 import public_names
@@ -25,6 +26,7 @@ from pullback.pictures.gallery import write_gallery
 MADE: dict[str, Callable[[], str]] = {
     "tfjs kernels": tfjs_table.table,
     "ort operators": ort_table.table,
+    "onnx operators": onnx_table.table,
     "benchmark results": benchmark_page.results,
     "functions of torch.functional": public_names.functional_table,
     "ops of pullback.autograd": lambda: public_names.same_ops("pullback.autograd"),

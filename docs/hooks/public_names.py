@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-MODULES = ("pullback", "pullback.autograd", "pullback.torch", "pullback.jax", "pullback.tfjs", "pullback.ort")
+MODULES = ("pullback", "pullback.autograd", "pullback.torch", "pullback.jax", "pullback.tfjs", "pullback.ort", "pullback.onnx")
 FUNCTIONAL = "pullback.torch.functional"
 
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pullback.cli.output_files import check_written
 from pullback.rules import FLOAT_NAMES
 
 LAYOUTS = ("channels_last", "channels_first")
@@ -98,11 +99,7 @@ def narrow_to_kernel(kernel: str | None, ops: Sequence[str], asked: bool, backen
 
 def check_files(json: Path | None, plot: Path | None) -> None:
     """The folders must be there, and the picture one that can be drawn."""
-    for path in (json, plot):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"there is no folder {str(path.parent)!r} for {path.name!r}")
-        if path is not None and path.is_dir():
-            raise ValueError(f"{str(path)!r} is a folder, not a file to write")
+    check_written((json, plot))
     if plot is not None:
         check_plot(plot)
 

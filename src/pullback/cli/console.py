@@ -35,8 +35,8 @@ def progress(title: str, total: int, *, in_background: bool = True) -> Iterator[
     yield lambda label: None
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; the first and the last column are text, the others numbers."""
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, texts: bool = False) -> None:
+    """A table on stdout; the first and the last column are text, the others numbers, or with `texts` all are text."""
     if HAS_RICH:
         from rich import box
         from rich.console import Console
@@ -45,7 +45,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         for column, name in enumerate(header):
             last = column == len(header) - 1  # the only one that may wrap: it is the one with sentences in it
-            table.add_column(name, justify="left" if last or column == 0 else "right", no_wrap=not last)
+            table.add_column(name, justify="left" if texts or last or column == 0 else "right", no_wrap=not last)
         for row in rows:
             table.add_row(*row)
         console = Console()

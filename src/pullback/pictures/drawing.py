@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from pullback.ops.arguments import one_of
+from pullback.pictures.files import save_scene
 from pullback.pictures.inputs import as_outline
 from pullback.pictures.layout import make_scene, outlined_windows
 from pullback.pictures.panels import Panel, make_panels
-from pullback.pictures.png import write_png
 from pullback.pictures.problem import DrawnProblem
 from pullback.pictures.scene import Scene
 from pullback.pictures.svg import svg_text
@@ -35,13 +34,7 @@ class Drawing:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the picture to a .svg file, or with matplotlib to a .png file, where "auto" is light."""
-        target = Path(path)
-        if target.suffix == ".svg":
-            target.write_text(self.svg, encoding="utf-8")
-        elif target.suffix == ".png":
-            write_png(self.scene, target, self.theme)
-        else:
-            raise ValueError(f"draw: a picture is a .svg or .png file, not {target.name!r}")
+        save_scene(self.scene, path, self.theme)
 
     def _repr_svg_(self) -> str:
         return self.svg

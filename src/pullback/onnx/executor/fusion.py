@@ -117,7 +117,9 @@ def _max_pool(graph: _Graph, at: int, pool: Node) -> None:
     graph.nodes[at] = replace(pool, domain=FUSED, op_type="MaxPoolWinners")
     for place in graph.readers[pool.outputs[1]]:
         attrs = pool.attrs | {"shape_of": pool.inputs[0]}
-        graph.nodes[place] = replace(graph.node(place), domain=FUSED, op_type="MaxPoolGradFromWinners", attrs=attrs, opset=pool.opset)
+        graph.nodes[place] = replace(
+            graph.node(place), domain=FUSED, op_type="MaxPoolGradFromWinners", attrs=attrs, opset=pool.opset
+        )
 
 
 PATTERNS: tuple[tuple[tuple[str, str], Callable[[_Graph, int, Node], None]], ...] = (
