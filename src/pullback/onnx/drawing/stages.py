@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,11 @@ def shape_text(sizes: Sequence[int | str | None] | None) -> str:
     return TIMES.join("?" if size is None else str(size) for size in sizes) or "scalar"
 
 
+def counted(ops: Sequence[str]) -> str:
+    """Ops in the order they come first, with how often they come."""
+    return ", ".join(op if times == 1 else f"{op} {TIMES}{times}" for op, times in Counter(ops).items())
+
+
 def make_stages(model: ModelProto) -> Stages:
     """The stages of a training graph, in the order of its forward nodes."""
     graph, told = model.graph, describe(model)
@@ -86,7 +92,8 @@ def make_stages(model: ModelProto) -> Stages:
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     makers = {output: number for number, node in enumerate(graph.node) for output in node.output if output}
     forward = _ancestors(graph.node, makers, [told.loss, *told.outputs, *told.running.values()])
-    owners = _owners(graph.node, makers, forward)
+    of_loss = forward - _ancestors(graph.node, makers, told.outputs)
+    owners = _owners(graph.node, makers, forward, of_loss)
     number_of: dict[int, int] = {}  # the stage of a forward node
     stages: list[Stage] = []
     opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -142,7 +149,7 @@ def _sources(node: NodeProto, makers: Mapping[str, int], nodes: Sequence[NodePro
     return found
 
 
-def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[int]) -> list[int | None]:
+def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[int], of_loss: set[int]) -> list[int | None]:
     """For each backward node the forward node that it belongs to: whose result's gradient it reads, at first or second hand."""
     owners: list[int | None] = [None] * len(nodes)
     for number, node in enumerate(nodes):
@@ -158,9 +165,9 @@ def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[
                 owners[number] = maker
                 break
         else:
-            owners[number] = next(
-                (owners[makers[name]] for name in node.input if name in makers and makers[name] not in forward), None
-            )
+            read = [makers[name] for name in node.input if name in makers]
+            second_hand = [owners[maker] for maker in read if maker not in forward]
+            owners[number] = next((maker for maker in (*second_hand, *(set(read) & of_loss)) if maker is not None), None)
     for number in reversed(range(len(nodes))):  # what reads no gradient, such as a shape: with whom it is for
         for name in nodes[number].input if number not in forward and owners[number] is not None else ():
             maker = makers.get(name)

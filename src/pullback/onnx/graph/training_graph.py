@@ -96,9 +96,7 @@ class _Reverse:
         parameters = self._trained(loss_name)
         gradients = {name: self._as_output(name) for name in parameters}
         outputs = [name for name in own if name != loss_name]
-        description = TrainingDescription(
-            loss_name, target, tuple(parameters), gradients, self.running, tuple(outputs)
-        )
+        description = TrainingDescription(loss_name, target, tuple(parameters), gradients, self.running, tuple(outputs))
         return self._model(description)
 
     # the loss
