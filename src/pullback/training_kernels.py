@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from pullback.reference import elementwise
+from pullback.reference import elementwise, norm
 from pullback.registry import CPU, MissingCode, current_backend
 
 P = ParamSpec("P")
@@ -52,3 +52,11 @@ relu_grad_of_sum = _native_or(elementwise.relu_grad_of_sum)
 sum_of_squares = _native_or(elementwise.sum_of_squares)
 sgd_step = _native_or(elementwise.sgd_step)
 adam_step = _native_or(elementwise.adam_step)
+
+inverse_std = norm.inverse_std  # of so few numbers that NumPy is quick enough
+batch_statistics = _native_or(norm.batch_statistics)
+normalize = _native_or(norm.normalize)
+batch_norm_train = _native_or(norm.batch_norm_train)
+batch_norm_grad_sums = _native_or(norm.batch_norm_grad_sums)
+batch_norm_grad_apply = _native_or(norm.batch_norm_grad_apply)
+batch_norm_grad = _native_or(norm.batch_norm_grad)

@@ -46,8 +46,8 @@ def sum_of_squares(g: Array) -> float:
 
 
 def sgd_step(
-    p: Array, g: Array, v: Array | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0,
-    weight_decay: float = 0.0, nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
+    p: Array, g: Array, v: Array | None, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+    nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of stochastic gradient descent, in place on p and v.
 
@@ -67,8 +67,8 @@ def sgd_step(
 
 
 def adam_step(
-    p: Array, g: Array, m: Array, v: Array, *, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-    weight_decay: float = 0.0, decoupled: bool = False, step: int, g_scale: float = 1.0,
+    p: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    decoupled: bool, step: int, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of Adam, in place on p, m and v; with `decoupled` weight decay that is AdamW. `step` counts from 1."""
     if step < 1:

@@ -21,10 +21,11 @@ SGD: tuple[dict[str, Any], ...] = (
     {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
     {"momentum": 0.9, "first": True, "dampening": 0.5},
 )
+USUAL = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "decoupled": False, "step": 1}
 ADAM: tuple[dict[str, Any], ...] = (
-    {"step": 1},
-    {"step": 7, "weight_decay": 0.1, "g_scale": 2.0},
-    {"step": 7, "weight_decay": 0.1, "decoupled": True, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3},
+    USUAL,
+    USUAL | {"step": 7, "weight_decay": 0.1, "g_scale": 2.0},
+    USUAL | {"step": 7, "weight_decay": 0.1, "decoupled": True, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3},
 )
 
 
@@ -38,7 +39,7 @@ def steps(library: Any, size: int, dtype: Any) -> list[np.ndarray]:
         after += changed if options.get("momentum") else changed[:1]
     for options in ADAM:
         changed = [p.copy(), 0.1 * v, np.square(v)]
-        library.adam_step(changed[0], g, *changed[1:], lr=0.01, **options)
+        library.adam_step(changed[0], g, *changed[1:], **options)
         after += changed
     return after
 
@@ -56,21 +57,21 @@ def test_a_parameter_may_lie_in_any_order_and_its_gradient_in_another() -> None:
     expected = p - np.float32(0.5) * g
     for order in ((0, 1, 2, 3), (2, 3, 1, 0)):
         here = p.transpose(order).copy().transpose(np.argsort(order))
-        elementwise.sgd_step(here, g, lr=0.5)
+        elementwise.sgd_step(here, g, None, lr=0.5)
         np.testing.assert_allclose(here, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_cannot_be_changed_in_place_is_refused() -> None:
     p = reals((4, 6))
     with pytest.raises(ValueError, match="without gaps and alike"):
-        elementwise.sgd_step(p[:, ::2], p[:, ::2], lr=0.1)
+        elementwise.sgd_step(p[:, ::2], p[:, ::2], None, lr=0.1)
     with pytest.raises(ValueError, match="without gaps and alike"):
-        elementwise.adam_step(p, p, p.copy(order="F"), p.copy(), lr=0.1, step=1)
+        elementwise.adam_step(p, p, p.copy(order="F"), p.copy(), **USUAL)
     for library in (elementwise, reference):
         with pytest.raises(ValueError, match="momentum needs v"):
-            library.sgd_step(p, p, lr=0.1, momentum=0.9)
+            library.sgd_step(p, p, None, lr=0.1, momentum=0.9)
         with pytest.raises(ValueError, match="counts from 1"):
-            library.adam_step(p, p, p.copy(), p.copy(), lr=0.1, step=0)
+            library.adam_step(p, p, p.copy(), p.copy(), **USUAL | {"step": 0})
 
 
 def test_sums_of_squares() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.dense import check_alike, in_order, order_of
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.words import float_word
 from pullback.rules import Array
 
 RECORDS: dict[str, tuple[type[Flat], int]] = {  # and how many times the parameter's bytes are moved
@@ -22,18 +22,10 @@ RECORDS: dict[str, tuple[type[Flat], int]] = {  # and how many times the paramet
     "adam": (AdamStep, 7),
 }
 
-_float_of, _word_of = struct.Struct("=d").pack, struct.Struct("=q").unpack
-
 
 @planned
 def _plan(kernel: str, dtype: np.dtype[Any], count: int) -> Plan:
     return flat_plan("optimizers", kernel, RECORDS[kernel][0], dtype, count, RECORDS[kernel][1])
-
-
-def _word(number: float) -> int:
-    """The bits of a float64: rates change from step to step, so they are given at the call, as addresses are."""
-    word: int = _word_of(_float_of(number))[0]
-    return word
 
 
 def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: dict[str, float], **more: int) -> None:
@@ -49,13 +41,13 @@ def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: di
     for name, array in states.items():
         more[name] = address_of(array)
     for name, number in numbers.items():
-        more[name] = _word(number)
+        more[name] = float_word(number)  # not in the plan: rates change from step to step
     _plan(kernel, p.dtype, p.size).run(p=address_of(p), g=address_of(gradient), **more)
 
 
 def sgd_step(
-    p: Array, g: Array, v: Array | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0,
-    weight_decay: float = 0.0, nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
+    p: Array, g: Array, v: Array | None, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+    nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of stochastic gradient descent; v is not needed without momentum, and is set, not read, at the first step."""
     numbers = {"g_scale": g_scale, "lr": lr, "momentum": momentum, "taken": 1.0 - dampening, "weight_decay": weight_decay}
@@ -68,8 +60,8 @@ def sgd_step(
 
 
 def adam_step(
-    p: Array, g: Array, m: Array, v: Array, *, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-    weight_decay: float = 0.0, decoupled: bool = False, step: int, g_scale: float = 1.0,
+    p: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    decoupled: bool, step: int, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of Adam, or with `decoupled` of AdamW; step counts from 1."""
     if step < 1:

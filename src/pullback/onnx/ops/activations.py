@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pullback import training_kernels
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, Node, op
 from pullback.onnx.ops import special
 from pullback.onnx.ops.arguments import axis_of, refused, result_like, scalar
+from pullback.onnx.ops.elementwise import NATIVE_FROM
 from pullback.rules import Array
 
 SOFTMAX_OF_ONE_AXIS = 13  # before this opset all axes from `axis` on are one
@@ -21,7 +23,9 @@ MISH_LARGEST = 20.0  # beyond it mish(x) is x in float64 too
 
 @op("Relu", overwrites=(0,))
 def relu(node: Node, x: Array, out: Array | None = None) -> Array:
-    return np.maximum(x, x.dtype.type(0), out=result_like(x, out))
+    if x.size >= NATIVE_FROM:
+        return training_kernels.relu(x, out)
+    return np.asarray(np.maximum(x, x.dtype.type(0), out=result_like(x, out)))
 
 
 @op("LeakyRelu", overwrites=(0,))
@@ -37,12 +41,12 @@ def prelu(node: Node, x: Array, slope: Array, out: Array | None = None) -> Array
 def _with_slope(x: Array, slope: Any, out: Array | None) -> Array:
     """x where it is positive, else slope * x."""
     if np.all((slope >= 0) & (slope <= 1)):
-        return np.maximum(x, np.multiply(x, slope, out=empty_like(x)), out=result_like(x, out))
+        return np.asarray(np.maximum(x, np.multiply(x, slope, out=empty_like(x)), out=result_like(x, out)))
     result = result_like(x, out)
     negative = x < 0
     if result is not x:
         np.copyto(result, x)
-    return np.multiply(result, slope, out=result, where=negative)
+    return np.asarray(np.multiply(result, slope, out=result, where=negative))
 
 
 def _exponential_unit(x: Array, alpha: float, inner: float, out: Array | None) -> Array:
@@ -52,7 +56,7 @@ def _exponential_unit(x: Array, alpha: float, inner: float, out: Array | None) -
         below /= x.dtype.type(inner)
     np.expm1(below, out=below)
     below *= x.dtype.type(alpha)
-    result = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
+    result: Array = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
     result += below
     return result
 
@@ -76,7 +80,7 @@ def selu(node: Node, x: Array, out: Array | None = None) -> Array:
 
 @op("ThresholdedRelu", overwrites=(0,))
 def thresholded_relu(node: Node, x: Array, out: Array | None = None) -> Array:
-    return np.multiply(x, x > x.dtype.type(node.attr("alpha", 1.0)), out=result_like(x, out))
+    return np.asarray(np.multiply(x, x > x.dtype.type(node.attr("alpha", 1.0)), out=result_like(x, out)))
 
 
 @op("Shrink")
@@ -116,7 +120,7 @@ def logistic(x: Array, out: Array) -> Array:
 
 @op("Swish")
 def swish(node: Node, x: Array) -> Array:
-    gate = np.multiply(x, x.dtype.type(node.attr("alpha", 1.0)), out=empty_like(x))
+    gate: Array = np.multiply(x, x.dtype.type(node.attr("alpha", 1.0)), out=empty_like(x))
     logistic(gate, gate)
     gate *= x
     return gate
@@ -128,7 +132,7 @@ def _hard_gate(x: Array, alpha: float, beta: float, out: Array) -> Array:
     np.multiply(x, x.dtype.type(alpha), out=out)
     out += x.dtype.type(beta)
     np.maximum(out, x.dtype.type(0), out=out)
-    return np.minimum(out, one, out=out)
+    return np.asarray(np.minimum(out, one, out=out))
 
 
 @op("HardSigmoid", overwrites=(0,))
@@ -148,7 +152,7 @@ def softplus(node: Node, x: Array, out: Array | None = None) -> Array:
     np.negative(tail, out=tail)
     np.exp(tail, out=tail)
     np.log1p(tail, out=tail)
-    result = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
+    result: Array = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
     result += tail
     return result
 
@@ -167,7 +171,7 @@ def mish(node: Node, x: Array, out: Array | None = None) -> Array:
     np.exp(e, out=e)
     e *= e + x.dtype.type(2)
     e /= e + x.dtype.type(2)
-    return np.multiply(x, e, out=result_like(x, out))
+    return np.asarray(np.multiply(x, e, out=result_like(x, out)))
 
 
 @op("Erf", overwrites=(0,))
@@ -208,7 +212,7 @@ def softmax_rows(node: Node, x: Array) -> tuple[Array, int]:
 
 def shifted(x: Array, axis: int) -> Array:
     """x less its maximum along an axis, in new memory."""
-    return np.subtract(x, x.max(axis=axis, keepdims=True, initial=-np.inf), out=empty_like(x))
+    return np.asarray(np.subtract(x, x.max(axis=axis, keepdims=True, initial=-np.inf), out=empty_like(x)))
 
 
 @op("Softmax")

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from pullback import training_kernels
 from pullback.onnx.executor.memory import empty, empty_like
 from pullback.onnx.executor.registry import Node, op
 from pullback.onnx.ops.arguments import result_like
 from pullback.rules import Array
+
+NATIVE_FROM = 1 << 14  # elements; below it NumPy is done before threads have begun
 
 UNARY: dict[str, Any] = {
     "Abs": np.abs,
@@ -38,14 +41,12 @@ UNARY: dict[str, Any] = {
     "BitwiseNot": np.invert,
 }
 BINARY: dict[str, Any] = {
-    "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "BitwiseAnd": np.bitwise_and,
     "BitwiseOr": np.bitwise_or,
     "BitwiseXor": np.bitwise_xor,
 }
-VARIADIC: dict[str, Any] = {"Sum": np.add, "Mean": np.add, "Min": np.minimum, "Max": np.maximum}
 
 
 def broadcast_result(a: Array, b: Array, out: Array | None = None) -> Array:
@@ -57,6 +58,12 @@ def broadcast_result(a: Array, b: Array, out: Array | None = None) -> Array:
     shape = np.broadcast(a, b).shape
     full = a if a.shape == shape else b if b.shape == shape else None
     return empty(shape, a.dtype) if full is None else empty_like(full)
+
+
+def add(a: Array, b: Array, out: Array | None = None) -> Array:
+    if a.shape == b.shape and a.size >= NATIVE_FROM:
+        return training_kernels.add(a, b, out)
+    return np.add(a, b, out=broadcast_result(a, b, out))
 
 
 def _unary(ufunc: Any) -> Callable[..., Array]:
@@ -94,12 +101,19 @@ def _variadic(ufunc: Any) -> Callable[..., Array]:
     return run
 
 
+VARIADIC: dict[str, Any] = {"Sum": add, "Mean": add, "Min": np.minimum, "Max": np.maximum}
+
 for _name, _ufunc in UNARY.items():
     op(_name, overwrites=(0,))(_unary(_ufunc))
 for _name, _ufunc in BINARY.items():
     op(_name, overwrites=(0, 1))(_binary(_ufunc))
 for _name, _ufunc in VARIADIC.items():
     op(_name, overwrites=(0, 1))(_variadic(_ufunc))
+
+
+@op("Add", overwrites=(0, 1))
+def add_op(node: Node, a: Array, b: Array, out: Array | None = None) -> Array:
+    return add(a, b, out)
 
 
 @op("Div", overwrites=(0, 1))
@@ -142,7 +156,7 @@ def power(node: Node, a: Array, b: Array) -> Array:
                 return result
     if a.dtype.kind not in "iu":
         exponents = b.astype(a.dtype, copy=False)
-        return np.power(a, exponents, out=broadcast_result(a, exponents))
+        return np.asarray(np.power(a, exponents, out=broadcast_result(a, exponents)))
     work = b if b.dtype.kind in "iu" and not (b < 0).any() else b.astype(np.float64)
     return np.asarray(np.power(a, work)).astype(a.dtype, copy=False)
 

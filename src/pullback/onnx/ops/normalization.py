@@ -117,7 +117,7 @@ def rms_normalization(node: Node, x: Array, scale: Array) -> Array:
     axes = tuple(range(axis_of(node, node.attr("axis", -1), x.ndim), x.ndim))
     wide = _wide(x)
     squares = np.square(wide).mean(axis=axes, keepdims=True)
-    y = wide / np.sqrt(squares + wide.dtype.type(node.attr("epsilon", EPSILON)))
+    y: Array = wide / np.sqrt(squares + wide.dtype.type(node.attr("epsilon", EPSILON)))
     y *= scale
     return y.astype(x.dtype, copy=False)
 
@@ -157,7 +157,7 @@ def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> A
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(node: Node, x: Array) -> Array:
     axes = axes_of(node, node.attr("axes", [0, 2, 3]), x.ndim)
-    y = x - x.mean(axis=axes, keepdims=True)
+    y: Array = x - x.mean(axis=axes, keepdims=True)
     y /= np.sqrt(np.square(y).mean(axis=axes, keepdims=True)) + x.dtype.type(1e-9)
     return y
 
@@ -166,7 +166,7 @@ def mean_variance_normalization(node: Node, x: Array) -> Array:
 def lp_normalization(node: Node, x: Array) -> Array:
     axis, p = node.attr("axis", -1), node.attr("p", 2)
     norms: Any = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
-    return np.divide(x, norms, out=np.zeros_like(x), where=norms != 0)
+    return np.asarray(np.divide(x, norms, out=np.zeros_like(x), where=norms != 0))
 
 
 @op("LRN")

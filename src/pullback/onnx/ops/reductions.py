@@ -28,14 +28,13 @@ def reduced_axes(node: Node, x: Array, axes: Array | None = None) -> Axes | None
 def _log_sum_exp(x: Array, axis: Axes, keepdims: bool) -> Array:
     most = x.max(axis=axis, keepdims=True, initial=-np.inf)
     most[~np.isfinite(most)] = 0
-    sums = np.log(np.exp(x - most).sum(axis=axis, keepdims=True))
+    sums: Array = np.log(np.exp(x - most).sum(axis=axis, keepdims=True))
     sums += most
     return sums if keepdims else sums.squeeze(axis)
 
 
 def _sum(x: Array, axis: Axes, keepdims: bool) -> Array:
-    total: Array = np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
-    return total
+    return np.asarray(x.sum(axis=axis, keepdims=keepdims, dtype=x.dtype))
 
 
 def _mean(x: Array, axis: Axes, keepdims: bool) -> Array:
@@ -49,11 +48,11 @@ def _mean(x: Array, axis: Axes, keepdims: bool) -> Array:
 
 
 def _most(x: Array, axis: Axes, keepdims: bool) -> Array:
-    return x.max(axis=axis, keepdims=keepdims, initial=_ends(x)[0])
+    return np.asarray(x.max(axis=axis, keepdims=keepdims, initial=_ends(x)[0]))
 
 
 def _least(x: Array, axis: Axes, keepdims: bool) -> Array:
-    return x.min(axis=axis, keepdims=keepdims, initial=_ends(x)[1])
+    return np.asarray(x.min(axis=axis, keepdims=keepdims, initial=_ends(x)[1]))
 
 
 def _ends(x: Array) -> tuple[Any, Any]:
@@ -67,7 +66,7 @@ def _ends(x: Array) -> tuple[Any, Any]:
 
 
 def _product(x: Array, axis: Axes, keepdims: bool) -> Array:
-    return x.prod(axis=axis, keepdims=keepdims, dtype=x.dtype)
+    return np.asarray(x.prod(axis=axis, keepdims=keepdims, dtype=x.dtype))
 
 
 REDUCTIONS: dict[str, Callable[[Array, Axes, bool], Array]] = {

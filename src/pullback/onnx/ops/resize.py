@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,8 +15,10 @@ from pullback.onnx.executor.registry import Node, op
 from pullback.onnx.ops.arguments import axes_of, frozen, ints, refused, take
 from pullback.rules import Array
 
+Coordinates = npt.NDArray[np.float64]
+
 RESIZE_BY_MODES = 11  # since when Resize has its coordinate and rounding modes; before it is Upsample
-NEAREST = {
+NEAREST: dict[str, Callable[[Coordinates], Coordinates]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
@@ -39,7 +42,7 @@ class AxisSamples:
     outside: npt.NDArray[np.bool_] | None
 
 
-def _coordinates(mode: str, n: int, size: int, scale: float, roi: tuple[float, float]) -> npt.NDArray[np.float64]:
+def _coordinates(mode: str, n: int, size: int, scale: float, roi: tuple[float, float]) -> Coordinates:
     """Where in the input's axis the centre of each output cell lies."""
     x = np.arange(size, dtype=np.float64)
     if mode == "align_corners":
@@ -57,11 +60,11 @@ def _coordinates(mode: str, n: int, size: int, scale: float, roi: tuple[float, f
     return shift + (x + 0.5) / scale - 0.5
 
 
-def _tent(distance: npt.NDArray[np.float64], _a: float) -> npt.NDArray[np.float64]:
-    return np.maximum(1 - np.abs(distance), 0)
+def _tent(distance: Coordinates, _a: float) -> Coordinates:
+    return np.asarray(np.maximum(1 - np.abs(distance), 0))
 
 
-def _cubic(distance: npt.NDArray[np.float64], a: float) -> npt.NDArray[np.float64]:
+def _cubic(distance: Coordinates, a: float) -> Coordinates:
     """The piecewise cubic of convolution interpolation, zero from a distance of 2 on."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1

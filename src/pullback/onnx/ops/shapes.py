@@ -214,4 +214,5 @@ def space_to_depth(node: Node, x: Array) -> Array:
     n, channels, height, width = x.shape
     b = node.attr("blocksize")
     parts = x.reshape(n, channels, height // b, b, width // b, b)
-    return parts.transpose(0, 3, 5, 1, 2, 4).reshape(n, channels * b * b, height // b, width // b)
+    axes = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return parts.transpose(axes).reshape(n, channels * b * b, height // b, width // b)

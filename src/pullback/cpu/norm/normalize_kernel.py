@@ -1,0 +1,75 @@
+"""Normalizing channels in one pass: (x - mean) * inv_std * scale + bias, then something added and a ReLU where asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pullback.cpu.norm.coefficients_kernel import make_spread
+from pullback.cpu.norm.records import NormalizePlanes, NormalizeRows
+from pullback.cpu.simd.vectors import choose, greater, inline
+
+TOGETHER = 4  # rows for which coefficients stay in registers
+AT_ONCE = 4  # registers of a step along a plane
+
+
+def build(lanes: Any) -> dict[str, Any]:
+    V, SIZE = lanes.count, lanes.size
+    load, load_some, store, store_some, get = lanes.load, lanes.load_some, lanes.store, lanes.store_some, lanes.get
+    many, one_splat = lanes.times(AT_ONCE), lanes.splat
+    M, splats = many.count, many.splat
+    spread = make_spread(lanes)
+
+    def make_cell(some, load, store):
+        """One vector of y, with whole vectors or the first n lanes."""
+        splat, fma = some.splat, some.fma
+
+        @inline
+        def cell(args, at, n, mean, factor, bias):
+            value = fma(load(args.x + at, n) - mean, factor, bias)
+            if args.add:
+                value = value + load(args.add + at, n)
+            if args.relu:
+                value = choose(greater(splat(0.0), value), splat(0.0), value)
+            store(args.y + at, value, n)
+
+        return cell
+
+    cell, cell_some = make_cell(lanes, load, store), make_cell(lanes, load_some, store_some)
+    cells = make_cell(many, many.load, many.store)
+
+    def rows(args: NormalizeRows, piece, scratch):
+        width, pitch = args.width, args.width * SIZE
+        means, factors, biases = scratch, scratch + args.row_bytes, scratch + 2 * args.row_bytes
+        for c in range(0, args.channels, V):
+            n, at = min(V, args.channels - c), c * SIZE
+            spread(args, means + at, load_some(args.mean + at, n), n)
+            spread(args, factors + at, load_some(args.inv_std + at, n) * load_some(args.scale + at, n), n)
+            spread(args, biases + at, load_some(args.bias + at, n), n)
+        first = piece * args.per_piece
+        end, whole = min(first + args.per_piece, args.rows), width // V * V
+        for r in range(first, end, TOGETHER):
+            last = min(r + TOGETHER, end)
+            for j in range(0, whole, V):
+                mean, factor, bias = load(means + j * SIZE, V), load(factors + j * SIZE, V), load(biases + j * SIZE, V)
+                for row in range(r, last):
+                    cell(args, row * pitch + j * SIZE, V, mean, factor, bias)
+            if whole < width:
+                n, at = width - whole, whole * SIZE
+                mean, factor, bias = load_some(means + at, n), load_some(factors + at, n), load_some(biases + at, n)
+                for row in range(r, last):
+                    cell_some(args, row * pitch + at, n, mean, factor, bias)
+
+    def planes(args: NormalizePlanes, piece, scratch):
+        for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
+            plane, start = unit // args.blocks, unit % args.blocks * args.block
+            n, at, c = min(args.block, args.inner - start), plane * args.inner + start, plane % args.channels * SIZE
+            mean, factor, bias = get(args.mean + c), get(args.inv_std + c) * get(args.scale + c), get(args.bias + c)
+            j = 0
+            while j + M <= n:
+                cells(args, (at + j) * SIZE, M, splats(mean), splats(factor), splats(bias))
+                j += M
+            while j < n:
+                cell_some(args, (at + j) * SIZE, min(V, n - j), one_splat(mean), one_splat(factor), one_splat(bias))
+                j += V
+
+    return {"rows": rows, "planes": planes}

@@ -1,0 +1,93 @@
+"""The records of batch normalization: arguments of its kernels.
+
+An array is `outer` x channels x `inner` elements in memory. With `inner` 1 it is a matrix of rows of channels, of which some may
+be taken together as one wider row; else it is planes of `inner` elements, each of one channel.
+"""
+
+from __future__ import annotations
+
+from pullback.cpu.engine.records import Record
+
+
+class Rows(Record):
+    """`rows` of `width` elements, `per_piece` of them a piece; a row is all channels, `copies` times. row_bytes: of one in scratch."""
+
+    ints = "rows per_piece width channels copies row_bytes"
+
+
+class Planes(Record):
+    """Planes of `inner` elements in `blocks` blocks of `block` elements; `units` blocks in all, `per_piece` of them a piece."""
+
+    ints = "units per_piece blocks block inner channels"
+
+
+class StatisticsRows(Rows):
+    """partials: for every piece a row of shifts, one of sums of what is beyond these, one of its squares."""
+
+    ints = "x partials"
+
+
+class StatisticsPlanes(Planes):
+    """partials: as of rows, for every block of an outer index, with as many numbers as there are channels."""
+
+    ints = "x partials"
+
+
+class Merge(Record):
+    """`groups` partial results, each some rows of `width` elements in which the channels stand `copies` times; `block` channels a
+    piece. A partial result is of `full` terms, every `blocks`-th of `last`; of `count` terms all together."""
+
+    ints = "partials groups blocks full last width channels copies count block"
+
+
+class MergeStatistics(Merge):
+    ints = "mean variance"
+
+
+class MergeGradient(Merge):
+    """sum_dy, sum_dy_xhat: results. inv_std: what the second sum is multiplied by."""
+
+    ints = "inv_std sum_dy sum_dy_xhat"
+
+
+class Normalize(Record):
+    """add: what is added before the ReLU, 0 for nothing; relu: whether there is one."""
+
+    ints = "x mean inv_std scale bias add y relu"
+
+
+class NormalizeRows(Rows, Normalize):
+    pass
+
+
+class NormalizePlanes(Planes, Normalize):
+    pass
+
+
+class GradientSums(Record):
+    """y: the result of a ReLU, by which dy is masked, or 0; masked: where masked dy is stored, or 0."""
+
+    ints = "dy x y masked mean partials"
+
+
+class GradientSumsRows(Rows, GradientSums):
+    pass
+
+
+class GradientSumsPlanes(Planes, GradientSums):
+    pass
+
+
+class GradientApply(Record):
+    """count: of the elements of a channel, over which both sums were made."""
+
+    ints = "dy x y scale mean inv_std sum_dy sum_dy_xhat dx"
+    floats = "count"
+
+
+class GradientApplyRows(Rows, GradientApply):
+    pass
+
+
+class GradientApplyPlanes(Planes, GradientApply):
+    pass

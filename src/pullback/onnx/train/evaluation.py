@@ -1,0 +1,44 @@
+"""Evaluation: the mean loss and metrics of a model in inference mode over a data set."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from pullback.onnx.train.batches import Data, RowData
+from pullback.onnx.train.feeding import Feeder
+from pullback.onnx.train.graphs import Graphs
+from pullback.onnx.train.metrics import Mean, Metric, scores_of
+from pullback.onnx.train.mpi import Ranks
+from pullback.onnx.train.weights import Weights
+
+
+class Evaluator:
+    """Runs the forward graph with the parameters of the moment; each rank of a job has its rows of each batch."""
+
+    def __init__(self, graphs: Graphs, feeder: Feeder, metrics: Sequence[Metric], ranks: Ranks | None) -> None:
+        self.graphs, self.feeder, self.metrics, self.ranks = graphs, feeder, metrics, ranks
+
+    def evaluate(self, opened: Data, parameters: Weights, running: Weights) -> dict[str, float]:
+        if isinstance(opened, RowData) and opened.used < len(opened.rows):
+            left = len(opened.rows) - opened.used
+            warnings.warn(
+                f"the model takes batches of {opened.size} rows alone: {left} rows at the end are not evaluated", stacklevel=4
+            )
+        mean = Mean(self.metrics if self.graphs.target is not None else ())
+        values = {**parameters.arrays, **running.arrays}
+        for batch in opened.batches(None):
+            feeds = self.feeder.feeds(batch)
+            own = slice(0, feeds.rows) if self.ranks is None else self.ranks.rows(feeds.rows)
+            if own.start == own.stop:
+                continue
+            given = feeds.part(own)
+            results = self.graphs.evaluation.run({**given, **values})
+            target = None if self.graphs.target is None else given[self.graphs.target.name]
+            scores = scores_of(self.metrics, results, self.graphs.names.outputs, target)
+            mean.add(own.stop - own.start, float(results[self.graphs.evaluated_loss]), scores)
+        if self.ranks is not None:
+            mean.restore(self.ranks.sum(np.array(mean.state(), np.float64)).tolist())
+        return mean.result()
