@@ -141,9 +141,7 @@ class Builder:
     nodes: list[NodeProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
     functions: dict[str, tuple[int, FunctionProto]] = field(default_factory=dict)
-    following: dict[str, list[NodeProto]] = field(
-        default_factory=dict
-    )  # nodes to run as soon as a tensor of the model is there
+    following: dict[str, list[NodeProto]] = field(default_factory=dict)  # nodes to run as soon as a tensor of the model is there
     of_model: frozenset[str] = frozenset()
     made: set[str] = field(default_factory=set)  # tensors that nodes written here give
     renamed: dict[str, str] = field(default_factory=dict)
