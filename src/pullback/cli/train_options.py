@@ -124,7 +124,7 @@ def check_options(options: argparse.Namespace) -> None:
 def make_optimizer(options: argparse.Namespace) -> Any:
     from pullback.onnx.train.optimizers import SGD, Adam, AdamW
 
-    given = {"lr": OPTIMIZERS[options.optimizer] if options.lr is None else options.lr}
+    given: dict[str, Any] = {"lr": OPTIMIZERS[options.optimizer] if options.lr is None else options.lr}
     if options.weight_decay is not None:
         given["weight_decay"] = options.weight_decay
     if options.optimizer != "sgd":
