@@ -1,0 +1,76 @@
+"""Gradients of the normalisations of batches, layers and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pullback.onnx.executor.context import Context
+from pullback.onnx.executor.layout import channels_last
+from pullback.onnx.executor.memory import empty_like
+from pullback.onnx.executor.registry import MICROSOFT, PULLBACK, Node, op
+from pullback.onnx.ops.convolution import for_kernel, from_kernel
+from pullback.onnx.ops.normalization import by_channel, channel_sums, grouped, normalized
+from pullback.rules import Array
+
+
+@op("BatchNormalizationGrad", domain=MICROSOFT, context=True)
+def batch_normalization_grad(
+    node: Node, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array, *, context: Context
+) -> tuple[Array | None, Array, Array]:
+    """With h = (x - mean) inverse: dscale = sum of dY h, dB = sum of dY, dX = scale inverse (dY - (dB + h dscale) / count).
+
+    Where the batch is spread over ranks, dscale and dB are of this rank's part, as all gradients are; dX needs the whole sums.
+    """
+    h = np.subtract(x, by_channel(mean, x.ndim), out=empty_like(x))
+    h *= by_channel(inverse, x.ndim)
+    dscale, dbias = channel_sums(np.multiply(dy, h, out=empty_like(x))), channel_sums(dy)
+    if not node.wants(0):
+        return None, dscale, dbias
+    reduce: Callable[[Array], Array] = context.all_reduce or (lambda sums: sums)
+    own = np.concatenate([dscale, dbias, [x.size // max(x.shape[1], 1)]]).astype(np.float64)
+    *sums, count = reduce(own)
+    slope, shift = (np.array(part, x.dtype) / x.dtype.type(max(count, 1)) for part in (sums[: len(scale)], sums[len(scale) :]))
+    h *= by_channel(slope, x.ndim)
+    h += by_channel(shift, x.ndim)
+    np.subtract(dy, h, out=h)
+    h *= by_channel(scale * inverse, x.ndim)
+    return h, dscale, dbias
+
+
+@op("LayerNormalizationGrad", domain=MICROSOFT)
+def layer_normalization_grad(
+    node: Node, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array
+) -> tuple[Array | None, Array, Array]:
+    """As of a batch, with the mean over the axes from `axis` on; scale and bias lie along these."""
+    axis = node.attr("axis", -1) % x.ndim
+    inner, outer = tuple(range(axis, x.ndim)), tuple(range(axis))
+    h = (x - mean) * inverse
+    dscale, dbias = (dy * h).sum(axis=outer), dy.sum(axis=outer)
+    if not node.wants(0):
+        return None, dscale, dbias
+    return _through(dy * scale, h, inverse, inner).astype(x.dtype, copy=False), dscale, dbias
+
+
+def _through(dh: Array, h: Array, inverse: Array, axes: tuple[int, ...]) -> Array:
+    """dX from the gradient of h = (x - mean) inverse: less its mean, and less h times the mean of dh h."""
+    slope = (dh * h).mean(axis=axes, keepdims=True)
+    dx = dh - dh.mean(axis=axes, keepdims=True)
+    dx -= h * slope
+    dx *= inverse
+    return dx
+
+
+@op("GroupNormalizationGrad", domain=PULLBACK)
+def group_normalization_grad(
+    node: Node, dy: Array, x: Array, scale: Array, groups: Array, epsilon: Array
+) -> tuple[Array, Array, Array]:
+    """Of GroupNormalization with one scale for each channel; `groups` is the shape (0, groups, -1). Instances: a group each."""
+    parts, axes = grouped(x, int(groups[1]))
+    h, _, inverse = normalized(parts, axes, float(epsilon))
+    dh, _ = grouped(np.multiply(dy, by_channel(scale, x.ndim), out=empty_like(x)), int(groups[1]))
+    dx = _through(dh, h, inverse, axes)
+    last = channels_last(x)
+    whole, back = (from_kernel(part.reshape(for_kernel(x, last).shape), last) for part in (h, dx))
+    return back, channel_sums(dy * whole), channel_sums(dy)
