@@ -1,25 +1,15 @@
-"""Gradients of the normalisations of batches, layers and groups."""
+"""Gradients of the normalisations of layers and groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK, Node, op
-from pullback.onnx.ops.batch_norm import batch_norm_grad
 from pullback.onnx.ops.convolution import for_kernel, from_kernel
 from pullback.onnx.ops.normalization import by_channel, channel_sums, grouped, normalized
 from pullback.rules import Array
-
-
-@op("BatchNormalizationGrad", domain=MICROSOFT, context=True)
-def batch_normalization_grad(
-    node: Node, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array, *, context: Context
-) -> tuple[Array | None, ...]:
-    dx, dscale, dbias, _ = batch_norm_grad(node, dy, x, scale, mean, inverse, context)
-    return dx, dscale, dbias
 
 
 @op("LayerNormalizationGrad", domain=MICROSOFT)

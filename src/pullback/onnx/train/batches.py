@@ -85,7 +85,7 @@ class RowData:
 
 
 class GivenBatches:
-    """Batches that an iterable gives, in its order: each a pair (inputs, target), or the inputs alone where the loss needs no target."""
+    """Batches that an iterable gives, in its order: pairs (inputs, target), or inputs alone where the loss takes no target."""
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], *, has_target: bool) -> None:
         self.source, self.has_target, self.used = source, has_target, False

@@ -81,7 +81,9 @@ class _Head:
         place = 0 if node.op_type == "MatMul" and self._tensor(node.input[0]) is not None else 1
         tensor = self._tensor(node.input[place])
         if tensor is None or place == 0:
-            raise self._refuse(f"the weight of node '{node.name}' ({node.op_type}) is no constant of the model on its right side")
+            raise self._refuse(
+                f"the weight of node '{node.name}' ({node.op_type}) is no constant of the model on its right side"
+            )
         array = numpy_helper.to_array(tensor)
         if node.op_type == "Conv":
             if array.shape[2:] != (1,) * (array.ndim - 2) or any(a.name == "group" and a.i != 1 for a in node.attribute):
