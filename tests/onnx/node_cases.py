@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,20 @@ class NodeCase:
     outputs: list[Any]
 
 
-def collected(files: tuple[str, ...]) -> list[NodeCase]:
-    """The cases of some files: a module makes its own when it is imported, and hands each to `expect`."""
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+@cache
+def collected(file: str) -> list[NodeCase]:
+    """The cases of a file: the module makes them when it is imported, and hands each to `expect`."""
     cases: list[NodeCase] = []
 
     def expect(proto: onnx.NodeProto, inputs: Any, outputs: Any, name: str, **keywords: Any) -> None:
         imports = keywords.get("opset_imports")
         latest = onnx.defs.get_schema(proto.op_type, domain=proto.domain).since_version
         opsets = {entry.domain: entry.version for entry in imports} if imports else {proto.domain: latest}
-        given, made = iter(inputs), iter(outputs)
+        given, made = map(_array, inputs), map(_array, outputs)
         cases.append(
             NodeCase(
                 name,
@@ -47,8 +53,7 @@ def collected(files: tuple[str, ...]) -> list[NodeCase]:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            for file in files:
-                importlib.import_module(f"{generators.__name__}.{file}")
+            importlib.import_module(f"{generators.__name__}.{file}")
     finally:
         generators.expect = original
     return cases

@@ -15,6 +15,8 @@ from pullback.cli.train_files import need_onnx
 if TYPE_CHECKING:
     from pullback.onnx.drawing.stages import Stage, Stages
 
+GRADIENT = "_grad"
+PARAMETER = f"parameter; its gradient is NAME{GRADIENT}"
 EXAMPLES = """examples:
   pullback grads model.onnx                                   each node with its backward nodes and gradients
   pullback grads model.onnx --out grads.onnx                  the training graph, for any runtime that has its nodes
@@ -100,7 +102,7 @@ def _show(options: argparse.Namespace) -> None:
 
     graph = training_graph(chosen_model(options.model), options.loss, options.train_only, tuple(options.freeze))
     stages = make_stages(graph)
-    print_table(_title(stages), ("forward", "makes", "backward", "parameter → gradient"), _rows(stages.stages), texts=True)
+    print_table(_title(stages), ("forward", "makes", "backward", PARAMETER), _rows(stages.stages), texts=True)
     if options.out is not None:
         save_model(graph, options.out)
         print(f"training graph  {options.out}")
@@ -121,13 +123,19 @@ def _title(stages: Stages) -> str:
 
 def _rows(stages: list[Stage]) -> list[tuple[str, str, str, str]]:
     """A line for each node; a further one for each parameter after the first."""
+    from pullback.onnx.drawing.stages import counted
+
     rows = []
     for stage in stages:
         [part] = stage.parts
-        pairs = [f"{name} ({shape}) → {gradient}" for name, shape, gradient in stage.parameters] or [""]
-        rows.append((f"{part.op} {part.detail}".rstrip(), stage.shape, ", ".join(part.backward) or "none", pairs[0]))
-        rows += [("", "", "", pair) for pair in pairs[1:]]
+        names = [_parameter(*entry) for entry in stage.parameters] or [""]
+        rows.append((f"{part.op} {part.detail}".rstrip(), stage.shape, counted(part.backward) or "none", names[0]))
+        rows += [("", "", "", name) for name in names[1:]]
     return rows
+
+
+def _parameter(name: str, shape: str, gradient: str) -> str:
+    return f"{name}  {shape}" if gradient == name + GRADIENT else f"{name}  {shape}  gradient: {gradient}"
 
 
 def _complain(error: object, status: int) -> int:

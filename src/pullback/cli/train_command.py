@@ -33,7 +33,7 @@ EXAMPLES = """examples:
   mpiexec -n 4 pullback train model.onnx --data train.npz     each batch shared by 4 processes (pip install 'pullback[mpi]')
 
 Data are an .npz with x and y (or images and labels, or the model's own input names), inputs and targets as two .npy files, or a
-folder with a folder of images for each class (pip install 'pullback[images]'). Inputs are shaped as the model wants them, (N, C, H, W).
+folder with a folder of images for each class (pip install 'pullback[images]'). Inputs have the model's shape, (N, C, H, W).
 Ctrl-C ends training after the step that runs and keeps the checkpoint. Exit status 1 if training failed, 2 for a bad request.
 """
 

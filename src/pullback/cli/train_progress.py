@@ -28,7 +28,9 @@ def figure(name: str, value: float) -> str:
 def figures(values: Mapping[str, float], prefix: str = "") -> str:
     """The figures of an epoch in a row: of the training data, or with the prefix of the held-out data."""
     names = figure_names([values])
-    return ", ".join(f"{name.replace('_', ' ')} {figure(name, values[prefix + name])}" for name in names if prefix + name in values)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {figure(name, values[prefix + name])}" for name in names if prefix + name in values
+    )
 
 
 class Display:

@@ -14,7 +14,9 @@ import numpy as np
 from pullback.cpu.engine.memory import new_array
 from pullback.rules import Array
 
-NATIVE = frozenset({np.dtype("float32"), np.dtype("float64")})  # what the kernels of training steps are compiled for
+NATIVE: frozenset[np.dtype[Any]] = frozenset(
+    {np.dtype("float32"), np.dtype("float64")}
+)  # what the kernels of training steps are compiled for
 
 
 class Order(NamedTuple):

@@ -25,11 +25,11 @@ OnOutput = Callable[[str, Array], None]
 
 # Ops of images, with the inputs that lie channels_last: converted once, ahead of the first that reads them.
 IMAGES = {
-    "Conv": (0,), "ConvTranspose": (0,), "MaxPool": (0,), "AveragePool": (0,), "BatchNormInternal": (0,),
-    "ConvGrad": (0, 1), "ConvTransposeGrad": (0, 1), "MaxPoolGrad": (0, 1), "AveragePoolGrad": (0,),
-    "BatchNormalizationGrad": (0, 1),
+    "Conv": (0,), "ConvRelu": (0,), "ConvTranspose": (0,), "MaxPool": (0,), "MaxPoolWinners": (0,), "AveragePool": (0,),
+    "BatchNormInternal": (0,), "BatchNormRelu": (0,), "ConvGrad": (0, 1), "ConvTransposeGrad": (0, 1), "MaxPoolGrad": (0, 1),
+    "MaxPoolGradFromWinners": (0, 1), "AveragePoolGrad": (0,), "BatchNormalizationGrad": (0, 1), "BatchNormReluGrad": (0, 1),
 }  # fmt: skip
-FILTERS = {"Conv": 1, "ConvTranspose": 1, "ConvGrad": 2, "ConvTransposeGrad": 2}
+FILTERS = {"Conv": 1, "ConvRelu": 1, "ConvTranspose": 1, "ConvGrad": 2, "ConvTransposeGrad": 2}
 OF_SHAPES = ("Shape", "Size")
 RANDOM = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 MOST_PLANS = 32

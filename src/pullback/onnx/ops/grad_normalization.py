@@ -1,42 +1,15 @@
-"""Gradients of the normalisations of batches, layers and groups."""
+"""Gradients of the normalisations of layers and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK, Node, op
 from pullback.onnx.ops.convolution import for_kernel, from_kernel
 from pullback.onnx.ops.normalization import by_channel, channel_sums, grouped, normalized
 from pullback.rules import Array
-
-
-@op("BatchNormalizationGrad", domain=MICROSOFT, context=True)
-def batch_normalization_grad(
-    node: Node, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array, *, context: Context
-) -> tuple[Array | None, Array, Array]:
-    """With h = (x - mean) inverse: dscale = sum of dY h, dB = sum of dY, dX = scale inverse (dY - (dB + h dscale) / count).
-
-    Where the batch is spread over ranks, dscale and dB are of this rank's part, as all gradients are; dX needs the whole sums.
-    """
-    h = np.subtract(x, by_channel(mean, x.ndim), out=empty_like(x))
-    h *= by_channel(inverse, x.ndim)
-    dscale, dbias = channel_sums(np.multiply(dy, h, out=empty_like(x))), channel_sums(dy)
-    if not node.wants(0):
-        return None, dscale, dbias
-    reduce: Callable[[Array], Array] = context.all_reduce or (lambda sums: sums)
-    own = np.concatenate([dscale, dbias, [x.size // max(x.shape[1], 1)]]).astype(np.float64)
-    *sums, count = reduce(own)
-    slope, shift = (np.array(part, x.dtype) / x.dtype.type(max(count, 1)) for part in (sums[: len(scale)], sums[len(scale) :]))
-    h *= by_channel(slope, x.ndim)
-    h += by_channel(shift, x.ndim)
-    np.subtract(dy, h, out=h)
-    h *= by_channel(scale * inverse, x.ndim)
-    return h, dscale, dbias
 
 
 @op("LayerNormalizationGrad", domain=MICROSOFT)
