@@ -47,3 +47,30 @@ def group_normalization_grad(
     last = channels_last(x)
     whole, back = (from_kernel(part.reshape(for_kernel(x, last).shape), last) for part in (h, dx))
     return back, channel_sums(dy * whole), channel_sums(dy)
+
+
+@op("LRNGrad", domain=PULLBACK)
+def lrn_grad(node: Node, dy: Array, x: Array) -> Array:
+    """Of y = x s^-beta with s = bias + alpha / size times the sum of squares of neighbouring channels.
+
+    dX = dY s^-beta - 2 alpha beta / size x sum over the channels j that have x's among their neighbours of dY_j x_j s_j^(-beta-1).
+    """
+    kind, size, beta = x.dtype.type, node.attr("size"), node.attr("beta", 0.75)
+    factor = node.attr("alpha", 0.0001) / size
+    before, behind = (size - 1) // 2, size // 2
+    s = channel_window_sums(np.square(x), before, behind)
+    s *= kind(factor)
+    s += kind(node.attr("bias", 1.0))
+    power = s ** kind(-beta)
+    back = channel_window_sums(dy * x * power / s, behind, before)
+    return np.asarray(dy * power - x * back * kind(2 * factor * beta))
+
+
+def channel_window_sums(x: Array, before: int, behind: int) -> Array:
+    """Of each channel, the sum over so many channels before it, itself, and so many behind."""
+    sums, channels = np.zeros_like(x), x.shape[1]
+    for offset in range(-before, behind + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            sums[:, low:high] += x[:, low + offset : high + offset]
+    return sums
