@@ -66,6 +66,12 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_model(path: Path | None) -> None:
+    """A ValueError for a file that is not there."""
+    if path is not None and not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+
+
 def chosen_model(path: Path | None, seed: int = 0) -> Any:
     """The model asked for; the network of the digits where none is."""
     from pullback.onnx import digits
@@ -78,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from pullback.onnx.errors import OnnxError
 
     try:
+        check_model(options.model)
         need_onnx()
         check_written([options.out, options.picture])
         if options.picture is not None:
