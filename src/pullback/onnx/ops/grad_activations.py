@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from pullback import training_kernels
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, Node, op
 from pullback.onnx.ops import special
@@ -13,7 +14,7 @@ from pullback.onnx.ops.arguments import axis_of, result_like
 from pullback.rules import Array
 
 
-def _kept(dy: Array, where: Array, out: Array | None) -> Array:
+def kept(dy: Array, where: Array, out: Array | None) -> Array:
     """dy where something holds, else 0, whatever dy is there."""
     if out is dy:
         np.copyto(out, dy.dtype.type(0), where=~where)
@@ -26,7 +27,7 @@ def _kept(dy: Array, where: Array, out: Array | None) -> Array:
 
 @op("ReluGrad", domain=MICROSOFT, overwrites=(0,))
 def relu_grad(node: Node, dy: Array, y: Array, out: Array | None = None) -> Array:
-    return _kept(dy, y > 0, out)
+    return training_kernels.relu_grad(dy, y, out)
 
 
 @op("LeakyReluGrad", domain=MICROSOFT)

@@ -1,42 +1,15 @@
-"""Gradients of the normalisations of batches, layers and groups."""
+"""Gradients of the normalisations of layers and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK, Node, op
 from pullback.onnx.ops.convolution import for_kernel, from_kernel
 from pullback.onnx.ops.normalization import by_channel, channel_sums, grouped, normalized
 from pullback.rules import Array
-
-
-@op("BatchNormalizationGrad", domain=MICROSOFT, context=True)
-def batch_normalization_grad(
-    node: Node, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array, *, context: Context
-) -> tuple[Array | None, Array, Array]:
-    """With h = (x - mean) inverse: dscale = sum of dY h, dB = sum of dY, dX = scale inverse (dY - (dB + h dscale) / count).
-
-    Where the batch is spread over ranks, dscale and dB are of this rank's part, as all gradients are; dX needs the whole sums.
-    """
-    h = np.subtract(x, by_channel(mean, x.ndim), out=empty_like(x))
-    h *= by_channel(inverse, x.ndim)
-    dscale, dbias = channel_sums(np.multiply(dy, h, out=empty_like(x))), channel_sums(dy)
-    if not node.wants(0):
-        return None, dscale, dbias
-    reduce: Callable[[Array], Array] = context.all_reduce or (lambda sums: sums)
-    own = np.concatenate([dscale, dbias, [x.size // max(x.shape[1], 1)]]).astype(np.float64)
-    *sums, count = reduce(own)
-    slope, shift = (np.array(part, x.dtype) / x.dtype.type(max(count, 1)) for part in (sums[: len(scale)], sums[len(scale) :]))
-    h *= by_channel(slope, x.ndim)
-    h += by_channel(shift, x.ndim)
-    np.subtract(dy, h, out=h)
-    h *= by_channel(scale * inverse, x.ndim)
-    return h, dscale, dbias
 
 
 @op("LayerNormalizationGrad", domain=MICROSOFT)
@@ -74,3 +47,30 @@ def group_normalization_grad(
     last = channels_last(x)
     whole, back = (from_kernel(part.reshape(for_kernel(x, last).shape), last) for part in (h, dx))
     return back, channel_sums(dy * whole), channel_sums(dy)
+
+
+@op("LRNGrad", domain=PULLBACK)
+def lrn_grad(node: Node, dy: Array, x: Array) -> Array:
+    """Of y = x s^-beta with s = bias + alpha / size times the sum of squares of neighbouring channels.
+
+    dX = dY s^-beta - 2 alpha beta / size x sum over the channels j that have x's among their neighbours of dY_j x_j s_j^(-beta-1).
+    """
+    kind, size, beta = x.dtype.type, node.attr("size"), node.attr("beta", 0.75)
+    factor = node.attr("alpha", 0.0001) / size
+    before, behind = (size - 1) // 2, size // 2
+    s = channel_window_sums(np.square(x), before, behind)
+    s *= kind(factor)
+    s += kind(node.attr("bias", 1.0))
+    power = s ** kind(-beta)
+    back = channel_window_sums(dy * x * power / s, behind, before)
+    return np.asarray(dy * power - x * back * kind(2 * factor * beta))
+
+
+def channel_window_sums(x: Array, before: int, behind: int) -> Array:
+    """Of each channel, the sum over so many channels before it, itself, and so many behind."""
+    sums, channels = np.zeros_like(x), x.shape[1]
+    for offset in range(-before, behind + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            sums[:, low:high] += x[:, low + offset : high + offset]
+    return sums

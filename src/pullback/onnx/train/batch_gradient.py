@@ -102,7 +102,8 @@ class GradientRunner:
                 part.rows.start,
                 self.ranks.sum if self.ranks is not None and part.together else None,
             )
-            results = self.program.run({**given, **weight, **parameters.arrays, **running}, on_output=arrived, context=here)
+            with np.errstate(all="ignore"):  # a loss that is not finite is one error, and not a dozen warnings before it
+                results = self.program.run({**given, **weight, **parameters.arrays, **running}, on_output=arrived, context=here)
             running = {name: results[output] for name, output in self.names.running.items()}
             scores = scores_of(metrics, results, self.names.outputs, given.get(self.names.target or ""))
             means += part.weight * np.array([float(results[self.names.loss]), *scores])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,7 +89,7 @@ class GivenBatches:
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], *, has_target: bool) -> None:
         self.source, self.has_target, self.used = source, has_target, False
-        self.count: int | None = len(source) if hasattr(source, "__len__") else None
+        self.count: int | None = len(source) if isinstance(source, Sized) else None
         if self.count == 0:
             raise OnnxError("the data set is empty: the list of batches has no entry")
 

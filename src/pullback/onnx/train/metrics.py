@@ -42,7 +42,7 @@ def top5(output: Array, target: Array) -> Array:
     """Whether the right class is among the five with the largest outputs."""
     right = np.expand_dims(_classes(output, target), CLASS_AXIS)
     own = np.take_along_axis(output, right, CLASS_AXIS)
-    return (output > own).sum(CLASS_AXIS) < 5
+    return np.asarray((output > own).sum(CLASS_AXIS) < 5)
 
 
 def binary_accuracy(output: Array, target: Array) -> Array:

@@ -169,6 +169,16 @@ class Trainer:
         """Everything that training has changed in the model: parameters and running statistics."""
         return self.parameters.copies() | self._running.copies()
 
+    def optimizer_state(self) -> dict[str, dict[str, Array]]:
+        """The state arrays of the optimizer by their names there, then by parameter."""
+        return {
+            state: {
+                name: np.array(unflat(self._state[name][place], array.shape, self.parameters.axes[name]), order="C")
+                for name, array in self.parameters.arrays.items()
+            }
+            for place, state in enumerate(self.settings.optimizer.state_names)
+        }
+
     def restore(self, values: dict[str, Array]) -> None:
         """Take values that `values` gave."""
         for name, array in values.items():
@@ -194,11 +204,7 @@ class Trainer:
 
     def _checkpoint(self) -> Checkpoint:
         arrays = {"parameter": self.parameters.copies(), "running": self._running.copies(), "best": self.best or {}}
-        for place, state in enumerate(self.settings.optimizer.state_names):
-            arrays[f"optimizer.{state}"] = {
-                name: unflat(each[place], array.shape, self.parameters.axes[name])
-                for (name, array), each in zip(self.parameters.arrays.items(), self._state.values(), strict=True)
-            }
+        arrays |= {f"optimizer.{state}": values for state, values in self.optimizer_state().items()}
         about = {
             "settings": stored(self.settings),
             "steps": self.steps,
