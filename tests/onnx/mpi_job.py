@@ -25,7 +25,7 @@ EPOCHS = 3
 def run(what: str, ranks: Ranks | None, folder: Path) -> px.Trainer:
     x, y = rows_for_cnn(ROWS, dtype=np.float64)
     t = px.Trainer(
-        cnn(dropout=0.0, dtype=np.float64),
+        cnn(dropout=0.25, dtype=np.float64),
         optimizer=px.SGD(lr=1e300 if what == "nan" else 0.1, momentum=0.9),
         accumulate=2 if what == "accumulate" else 1,
         clip_norm=1.0,

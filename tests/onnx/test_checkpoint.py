@@ -150,7 +150,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(px.OnnxError, match="is no whole checkpoint"):
         px.Trainer.load(other)
     safetensors.numpy.save_file({"weight": np.zeros(3)}, other)
-    with pytest.raises(px.OnnxError, match="no checkpoint of pullback.onnx"):
+    with pytest.raises(px.OnnxError, match=r"no checkpoint of pullback.onnx"):
         px.Trainer.load(other)
     with pytest.raises(px.OnnxError, match="there is no checkpoint"):
         px.Trainer.load(tmp_path / "none")
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, failing, full)
-    with pytest.raises(px.OnnxError, match="the checkpoint could not be written to .*: No space left on device; .* unchanged"):
+    with pytest.raises(px.OnnxError, match=r"the checkpoint could not be written to .*: No space left on device; .* unchanged"):
         t.save(file)
     monkeypatch.undo()
     assert {name: (tmp_path / name).read_bytes() for name in sorted(os.listdir(tmp_path))} == old

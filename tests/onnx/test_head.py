@@ -75,7 +75,9 @@ def test_other_last_layers(make: Any, x: tuple[int, ...]) -> None:
 
 def test_models_without_a_last_layer_are_refused() -> None:
     pool = model_of([helper.make_node("GlobalAveragePool", ["x"], ["y"])], {}, ["N", 2, 5, 5], ["N", 2, 1, 1])
-    with pytest.raises(px.OnnxError, match="replace_head: there is no layer before the output .* change the model where it is made"):
+    with pytest.raises(
+        px.OnnxError, match=r"replace_head: there is no layer before the output .* change the model where it is made"
+    ):
         px.replace_head(pool, 4)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"], name="t")]
     tanh = model_of(nodes, {"w": np.ones((4, 3))}, ["N", 4], ["N", 3])

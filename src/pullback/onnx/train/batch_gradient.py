@@ -79,7 +79,7 @@ class GradientRunner:
         for i, part in enumerate(parts):
             last = i == len(parts) - 1
 
-            def arrived(name: str, array: Array, part: Part = part, last: bool = last) -> None:
+            def arrived(name: str, array: Array, last: bool = last) -> None:
                 parameter = self.parameter_of.get(name)
                 if parameter is None:
                     return

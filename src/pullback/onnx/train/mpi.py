@@ -80,8 +80,8 @@ class Ranks:
     def job(self) -> Iterator[None]:
         """Around the work of a rank: one that fails alone ends the whole job, and says which it was.
 
-        Where all fail for the same reason (wrong data, a loss that is not finite), rank 0 raises and the others leave quietly. One that
-        is killed ends the job through mpiexec, which names its process: rank 0 says at the beginning which rank that is.
+        Where all fail for the same reason (wrong data, a loss that is not finite), rank 0 raises and the others leave quietly. One
+        that is killed ends the job through mpiexec, which names its process: rank 0 says at the beginning which rank that is.
         """
         self._name_processes()
         try:
