@@ -52,7 +52,7 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         "--loss",
         default="cross_entropy",
         metavar="NAME",
-        help="cross_entropy (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or the name of a scalar output of the model",
+        help="cross_entropy (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or a scalar output of the model",
     )
     parser.add_argument(
         "--train-only", action="append", metavar="PATTERN", help="train these parameters alone ('head.*'; may be repeated)"
