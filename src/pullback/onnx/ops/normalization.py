@@ -72,7 +72,7 @@ def batch_normalization(
     if node.attr("spatial", 1) == 0:
         raise refused(node, "spatial is 0", "export the model with an opset of at least 9")
     old = node.opset < TRAINING_BY_ATTRIBUTE
-    if node.attr("training_mode", 0) or (old and node.wants(1)):
+    if node.attr("training_mode", 0) or (old and len(node.outputs) > 1):
         y, *statistics, _ = _trained(node, x, scale, bias, mean, var, context)
         return y, *statistics[: 4 if old else 2]
     factor = scale / np.sqrt(var + var.dtype.type(node.attr("epsilon", EPSILON)))
