@@ -18,6 +18,7 @@ from pullback.cpu.conv import transpose
 from pullback.cpu.conv.filter_order import IN_LAST, TAPS_FIRST, TAPS_LAST, memory_axes
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.machine_code import disk_cache, dry_run, find, shipped
+from pullback.cpu.machine_code.training_warmup import training_variants
 from pullback.cpu.machine_code.variants import Variant
 from pullback.ops.explain import PREPARE
 from pullback.problem import Problem
@@ -166,8 +167,10 @@ ENGINE = (
 
 
 def beside_ops(dtypes: Sequence[str]) -> list[Variant]:
-    """What no plan of an op asks for: the engine's own, and the transposes of tensors that come in another memory format."""
-    return [*ENGINE, *(Variant("conv.transpose", "transpose", dtype) for dtype in dtypes if dtype in transpose.NATIVE)]
+    """What no plan of an op asks for: the engine's own, the transposes of tensors that come in another memory format, and the
+    kernels of training steps."""
+    transposes = (Variant("conv.transpose", "transpose", dtype) for dtype in dtypes if dtype in transpose.NATIVE)
+    return [*ENGINE, *transposes, *training_variants(dtypes)]
 
 
 def variants_of(task: Task) -> list[Variant]:

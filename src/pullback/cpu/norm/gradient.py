@@ -44,7 +44,7 @@ def batch_norm_grad_sums(
     masked = new_in_order(order, x.dtype) if masked_out and y is not None else None
     plans = _sums_plans(shape)
     partials = new_array((plans.numbers,), x.dtype)
-    sum_dy, sum_dy_xhat = np.empty(shape.channels, x.dtype), np.empty(shape.channels, x.dtype)
+    sum_dy, sum_dy_xhat = new_array((shape.channels,), x.dtype), new_array((shape.channels,), x.dtype)
     plans.partial.run(
         dy=address_of(dy_), x=address_of(given), y=0 if y_ is None else address_of(y_),
         masked=0 if masked is None else address_of(masked), mean=address_of(mean), partials=address_of(partials),

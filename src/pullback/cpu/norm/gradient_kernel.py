@@ -25,7 +25,7 @@ def build(lanes: Any) -> dict[str, Any]:
     splat, add_lanes, get, put = lanes.splat, lanes.add_lanes, lanes.get, lanes.put
     double, widen, narrow = make_doubles(lanes)
     wide, many = double.splat, lanes.times(AT_ONCE)
-    M, splats, add_many = many.count, many.splat, many.add_lanes
+    M, load_many, splats, add_many = many.count, many.load, many.splat, many.add_lanes
     spread = make_spread(lanes)
 
     def make_cells(some, load, store):
@@ -53,7 +53,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
         return add_cell, apply_cell
 
-    add_cell, apply_cell = make_cells(lanes, load, store)
+    add_cell, _ = make_cells(lanes, load, store)
     add_some, apply_some = make_cells(lanes, load_some, store_some)
     add_cells, apply_cells = make_cells(many, many.load, many.store)
 
@@ -61,8 +61,16 @@ def build(lanes: Any) -> dict[str, Any]:
         @inline
         def row_sums(args, first, rows, pitch, at, n, means, sums):
             mean, total, products = load(means + at, n), load(sums + at, n), load(sums + pitch + at, n)
-            for row in range(first, first + rows):
-                total, products = add(args, row * pitch + at, n, mean, total, products)
+            if rows == TOGETHER:
+                place, zero = first * pitch + at, splat(0.0)
+                total, products = add(args, place, n, mean, total, products)
+                b, bs = add(args, place + pitch, n, mean, zero, zero)
+                c, cs = add(args, place + 2 * pitch, n, mean, zero, zero)
+                d, ds = add(args, place + 3 * pitch, n, mean, c, cs)
+                total, products = total + (b + d), products + (bs + ds)
+            else:
+                for row in range(first, first + rows):
+                    total, products = add(args, row * pitch + at, n, mean, total, products)
             store(sums + at, total, n)
             store(sums + pitch + at, products, n)
 
@@ -135,21 +143,21 @@ def build(lanes: Any) -> dict[str, Any]:
             spread(args, slopes + at, share * inv_std * load_some(args.sum_dy_xhat + at, n), n)
             spread(args, offsets + at, share * load_some(args.sum_dy + at, n), n)
         first = piece * args.per_piece
-        end, whole = min(first + args.per_piece, args.rows), width // V * V
-        for r in range(first, end, TOGETHER):
-            last = min(r + TOGETHER, end)
-            for j in range(0, whole, V):
+        end = min(first + args.per_piece, args.rows)
+        for row in range(first, end):
+            j, place = 0, row * pitch
+            while j + M <= width:
+                at = j * SIZE
+                mean, factor = load_many(means + at, M), load_many(factors + at, M)
+                slope, offset = load_many(slopes + at, M), load_many(offsets + at, M)
+                apply_cells(args, place + at, M, mean, factor, slope, offset)
+                j += M
+            while j < width:
                 at = j * SIZE
                 mean, factor = load(means + at, V), load(factors + at, V)
                 slope, offset = load(slopes + at, V), load(offsets + at, V)
-                for row in range(r, last):
-                    apply_cell(args, row * pitch + at, V, mean, factor, slope, offset)
-            if whole < width:
-                n, at = width - whole, whole * SIZE
-                mean, factor = load_some(means + at, n), load_some(factors + at, n)
-                slope, offset = load_some(slopes + at, n), load_some(offsets + at, n)
-                for row in range(r, last):
-                    apply_some(args, row * pitch + at, n, mean, factor, slope, offset)
+                apply_some(args, place + at, min(V, width - j), mean, factor, slope, offset)
+                j += V
 
     def apply_planes(args: GradientApplyPlanes, piece, scratch):
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):

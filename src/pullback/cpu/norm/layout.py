@@ -16,14 +16,14 @@ from pullback.cpu.elementwise.common import piece_bytes
 from pullback.cpu.engine.dense import Order, dense
 from pullback.cpu.engine.pieces import slack
 from pullback.cpu.engine.plan import Plan, make_plan
+from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.machine_code.variants import Variant
-from pullback.cpu.norm import records
-from pullback.cpu.norm.records import Planes, Rows
+from pullback.cpu.norm.records import Merge, Planes, Rows
 from pullback.rules import Array
 
-LEAST_WIDTH = 512  # bytes: narrower rows are taken several at once
-MOST_WIDTH = 4096
+LEAST_WIDTH = 2048  # bytes: narrower rows are taken several at once
+MOST_WIDTH = 3584  # rows 4 KiB apart would meet in the same places of the first-level cache
 LEAST_ROWS = 16  # of a piece, so that its own sums are little beside it
 BLOCK = 64  # elements that the blocks of a plane are a multiple of
 MERGED = 64  # channels of a piece of merging
@@ -42,13 +42,13 @@ class Shape(NamedTuple):
         return "rows" if self.inner == 1 else "planes"
 
     @property
-    def count(self) -> int:
+    def terms(self) -> int:
         """Elements of a channel."""
         return self.outer * self.inner
 
     @property
     def nbytes(self) -> int:
-        return self.count * self.channels * self.dtype.itemsize
+        return self.terms * self.channels * self.dtype.itemsize
 
 
 def seen(op: str, x: Array) -> tuple[Array, Order, Shape]:
@@ -63,9 +63,11 @@ def seen(op: str, x: Array) -> tuple[Array, Order, Shape]:
 
 def per_channel(op: str, name: str, values: Array, shape: Shape) -> Array:
     """A contiguous array of one number for each channel."""
-    array = np.ascontiguousarray(values, shape.dtype)
+    array = np.ascontiguousarray(values if values.dtype == shape.dtype else values.astype(shape.dtype))
     if array.shape != (shape.channels,):
-        raise ValueError(f"{op}: {name} must have the shape ({shape.channels},), one number for each channel, not {array.shape}")
+        raise ValueError(
+            f"{op}: {name} must have the shape ({shape.channels},), one number for each channel, not {array.shape}"
+        )
     return array
 
 
@@ -101,10 +103,12 @@ def cut(shape: Shape, arrays: int) -> tuple[dict[str, int], int]:
     return fields, ceil_div(units, per_piece)
 
 
-def pass_plan(module: str, kernel: str, kind: tuple[type[Rows], type[Planes]], shape: Shape, arrays: int, rows: int = 0) -> Plan:
+def pass_plan(
+    module: str, kernel: str, kind: tuple[type[Rows], type[Planes]], shape: Shape, arrays: int, rows: int = 0
+) -> Plan:
     """A plan of a pass over arrays of this shape, all of its addresses given at the call; `rows`: how many lie in scratch."""
     fields, pieces = cut(shape, arrays)
-    record: type[records.Record] = kind[0] if shape.inner == 1 else kind[1]
+    record: type[Record] = kind[0] if shape.inner == 1 else kind[1]
     given = {name: None for name, _ in record.FIELDS} | fields
     variant = Variant(f"norm.{module}", f"{kernel}{shape.form}", shape.dtype.name)
     return make_plan(variant, record, pieces, rows * fields.get("row_bytes", 0), arrays * shape.nbytes, given)
@@ -118,7 +122,7 @@ class Sums(NamedTuple):
     numbers: int
 
 
-def sums_plans(module: str, partial: Plan, merge: type[records.Merge], shape: Shape, arrays: int, kinds: int) -> Sums:
+def sums_plans(module: str, partial: Plan, merge: type[Merge], shape: Shape, arrays: int, kinds: int) -> Sums:
     """The job that merges what a pass over `arrays` arrays has left, `kinds` numbers of each channel and group."""
     fields, pieces = cut(shape, arrays)
     if shape.inner == 1:
@@ -131,7 +135,7 @@ def sums_plans(module: str, partial: Plan, merge: type[records.Merge], shape: Sh
     numbers = groups * kinds * width
     given = {name: None for name, _ in merge.FIELDS} | {
         "groups": groups, "blocks": blocks, "full": per_piece, "last": last, "width": width, "channels": shape.channels,
-        "copies": copies, "count": shape.count, "block": MERGED,
+        "copies": copies, "count": shape.terms, "block": MERGED,
     }  # fmt: skip
     variant = Variant(f"norm.{module}", "merge", shape.dtype.name)
     merging = make_plan(variant, merge, ceil_div(shape.channels, MERGED), 0, numbers * shape.dtype.itemsize, given)

@@ -8,20 +8,19 @@ from pullback.cpu.norm.coefficients_kernel import make_spread
 from pullback.cpu.norm.records import NormalizePlanes, NormalizeRows
 from pullback.cpu.simd.vectors import choose, greater, inline
 
-TOGETHER = 4  # rows for which coefficients stay in registers
-AT_ONCE = 4  # registers of a step along a plane
+AT_ONCE = 4  # registers of a step
 
 
 def build(lanes: Any) -> dict[str, Any]:
     V, SIZE = lanes.count, lanes.size
-    load, load_some, store, store_some, get = lanes.load, lanes.load_some, lanes.store, lanes.store_some, lanes.get
-    many, one_splat = lanes.times(AT_ONCE), lanes.splat
-    M, splats = many.count, many.splat
+    load, load_some, get, splat = lanes.load, lanes.load_some, lanes.get, lanes.splat
+    many = lanes.times(AT_ONCE)
+    M, load_many, splats = many.count, many.load, many.splat
     spread = make_spread(lanes)
 
     def make_cell(some, load, store):
         """One vector of y, with whole vectors or the first n lanes."""
-        splat, fma = some.splat, some.fma
+        zero, fma = some.splat, some.fma
 
         @inline
         def cell(args, at, n, mean, factor, bias):
@@ -29,12 +28,12 @@ def build(lanes: Any) -> dict[str, Any]:
             if args.add:
                 value = value + load(args.add + at, n)
             if args.relu:
-                value = choose(greater(splat(0.0), value), splat(0.0), value)
+                value = choose(greater(zero(0.0), value), zero(0.0), value)
             store(args.y + at, value, n)
 
         return cell
 
-    cell, cell_some = make_cell(lanes, load, store), make_cell(lanes, load_some, store_some)
+    cell_some = make_cell(lanes, load_some, lanes.store_some)
     cells = make_cell(many, many.load, many.store)
 
     def rows(args: NormalizeRows, piece, scratch):
@@ -46,18 +45,19 @@ def build(lanes: Any) -> dict[str, Any]:
             spread(args, factors + at, load_some(args.inv_std + at, n) * load_some(args.scale + at, n), n)
             spread(args, biases + at, load_some(args.bias + at, n), n)
         first = piece * args.per_piece
-        end, whole = min(first + args.per_piece, args.rows), width // V * V
-        for r in range(first, end, TOGETHER):
-            last = min(r + TOGETHER, end)
-            for j in range(0, whole, V):
-                mean, factor, bias = load(means + j * SIZE, V), load(factors + j * SIZE, V), load(biases + j * SIZE, V)
-                for row in range(r, last):
-                    cell(args, row * pitch + j * SIZE, V, mean, factor, bias)
-            if whole < width:
-                n, at = width - whole, whole * SIZE
-                mean, factor, bias = load_some(means + at, n), load_some(factors + at, n), load_some(biases + at, n)
-                for row in range(r, last):
-                    cell_some(args, row * pitch + at, n, mean, factor, bias)
+        end = min(first + args.per_piece, args.rows)
+        for row in range(first, end):
+            j, place = 0, row * pitch
+            while j + M <= width:
+                at = j * SIZE
+                mean, factor, bias = load_many(means + at, M), load_many(factors + at, M), load_many(biases + at, M)
+                cells(args, place + at, M, mean, factor, bias)
+                j += M
+            while j < width:
+                at = j * SIZE
+                mean, factor, bias = load(means + at, V), load(factors + at, V), load(biases + at, V)
+                cell_some(args, place + at, min(V, width - j), mean, factor, bias)
+                j += V
 
     def planes(args: NormalizePlanes, piece, scratch):
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
@@ -69,7 +69,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 cells(args, (at + j) * SIZE, M, splats(mean), splats(factor), splats(bias))
                 j += M
             while j < n:
-                cell_some(args, (at + j) * SIZE, min(V, n - j), one_splat(mean), one_splat(factor), one_splat(bias))
+                cell_some(args, (at + j) * SIZE, min(V, n - j), splat(mean), splat(factor), splat(bias))
                 j += V
 
     return {"rows": rows, "planes": planes}

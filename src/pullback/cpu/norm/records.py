@@ -10,7 +10,10 @@ from pullback.cpu.engine.records import Record
 
 
 class Rows(Record):
-    """`rows` of `width` elements, `per_piece` of them a piece; a row is all channels, `copies` times. row_bytes: of one in scratch."""
+    """`rows` of `width` elements, `per_piece` of them a piece; a row is all channels, `copies` times.
+
+    row_bytes: from one row in scratch to the next.
+    """
 
     ints = "rows per_piece width channels copies row_bytes"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.dense import check_alike
 from pullback.cpu.engine.memory import new_array
@@ -25,7 +23,7 @@ def batch_statistics(x: Array) -> tuple[Array, Array]:
     given, _, shape = seen("batch_statistics", x)
     plans = _plans(shape)
     partials = new_array((plans.numbers,), x.dtype)
-    mean, variance = np.empty(shape.channels, x.dtype), np.empty(shape.channels, x.dtype)
+    mean, variance = new_array((shape.channels,), x.dtype), new_array((shape.channels,), x.dtype)
     plans.partial.run(x=address_of(given), partials=address_of(partials))
     plans.merge.run(partials=address_of(partials), mean=address_of(mean), variance=address_of(variance))
     return mean, variance

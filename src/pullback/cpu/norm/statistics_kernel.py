@@ -55,10 +55,15 @@ def build(lanes: Any) -> dict[str, Any]:
         @inline
         def accumulate(source, pitch, rows, shifts, n):
             shift, total, squares = load(shifts, n), load(shifts + pitch, n), load(shifts + 2 * pitch, n)
-            for r in range(rows):
-                beyond = load(source + r * pitch, n) - shift
-                total = total + beyond
-                squares = fma(beyond, beyond, squares)
+            if rows == TOGETHER:
+                a, b = load(source, n) - shift, load(source + pitch, n) - shift
+                c, d = load(source + 2 * pitch, n) - shift, load(source + 3 * pitch, n) - shift
+                total = total + ((a + b) + (c + d))
+                squares = squares + (fma(a, a, b * b) + fma(c, c, d * d))
+            else:
+                for r in range(rows):
+                    beyond = load(source + r * pitch, n) - shift
+                    total, squares = total + beyond, fma(beyond, beyond, squares)
             store(shifts + pitch, total, n)
             store(shifts + 2 * pitch, squares, n)
 

@@ -28,7 +28,7 @@ class Argument:
     dtype: np.dtype[Any] | None
 
 
-def _argument(value: onnx.ValueInfoProto) -> Argument:
+def argument(value: onnx.ValueInfoProto) -> Argument:
     return Argument(value.name, static_shape(value), declared_dtype(value))
 
 
@@ -41,8 +41,8 @@ class Session:
     def __init__(self, model: Any, *, seed: int = 0) -> None:
         proto = load_model(model)
         self._program = Program(proto)
-        self._inputs = {value.name: _argument(value) for value in proto.graph.input}
-        self._outputs = tuple(_argument(value) for value in proto.graph.output)
+        self._inputs = {value.name: argument(value) for value in proto.graph.input}
+        self._outputs = tuple(argument(value) for value in proto.graph.output)
         self._seed, self._runs = seed, 0
         self._narrowed: dict[tuple[str, ...], Program] = {self._program.outputs: self._program}
         self._model = proto

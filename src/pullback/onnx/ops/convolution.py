@@ -72,12 +72,16 @@ def add_bias(node: Node, y: Array, bias: Array | None) -> Array:
     return y
 
 
-@op("Conv")
-def conv(node: Node, x: Array, w: Array, bias: Array | None = None) -> Array:
+def convolved(node: Node, x: Array, w: Array) -> Array:
+    """The convolution without its bias."""
     last = channels_last(x)
     problem = conv_problem(node, "conv", x.shape, w.shape, x.dtype, last)
-    y = dispatch(problem, for_kernel(x, last), filter_for_kernel(w, last))
-    return add_bias(node, from_kernel(y, last), bias)
+    return from_kernel(dispatch(problem, for_kernel(x, last), filter_for_kernel(w, last)), last)
+
+
+@op("Conv")
+def conv(node: Node, x: Array, w: Array, bias: Array | None = None) -> Array:
+    return add_bias(node, convolved(node, x, w), bias)
 
 
 def _transposed_window(attrs: WindowAttributes, x: Shape, extra: Shape, given: Shape) -> Window:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,11 +85,11 @@ class RowData:
 
 
 class GivenBatches:
-    """Batches that an iterable gives, in its order: each a pair (inputs, target), or the inputs alone where the loss needs no target."""
+    """Batches that an iterable gives, in its order: pairs (inputs, target), or inputs alone where the loss takes no target."""
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], *, has_target: bool) -> None:
         self.source, self.has_target, self.used = source, has_target, False
-        self.count: int | None = len(source) if hasattr(source, "__len__") else None
+        self.count: int | None = len(source) if isinstance(source, Sized) else None
         if self.count == 0:
             raise OnnxError("the data set is empty: the list of batches has no entry")
 

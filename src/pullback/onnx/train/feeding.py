@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,10 @@ def _not_finite(array: Array) -> tuple[int, ...] | None:
 
 
 class Feeder:
-    """Checks what a model is given. `class_count` is asked for the number of classes when targets are class numbers."""
+    """Checks what a model is given. `classes`: how many there are, where that is known and targets are class numbers."""
 
-    def __init__(
-        self, inputs: Mapping[str, Argument], target: Argument | None, class_count: Callable[[], int | None] | None
-    ) -> None:
-        self.inputs, self.target, self.class_count = inputs, target, class_count
+    def __init__(self, inputs: Mapping[str, Argument], target: Argument | None, classes: int | None) -> None:
+        self.inputs, self.target, self.classes = inputs, target, classes
         self.fixed = fixed_batch(inputs)
 
     def feeds(self, batch: Batch) -> Feeds:
@@ -92,7 +90,7 @@ class Feeder:
             raise OnnxError(f"{what} has shape {array.shape}; the model takes ({sizes})")
         if self.fixed is not None and len(array) % self.fixed:
             raise OnnxError(
-                f"{what} has {len(array)} rows; the model takes batches of exactly {self.fixed}: export it with a dynamic batch axis"
+                f"{what} has {len(array)} rows; the model takes exactly {self.fixed}: export it with a dynamic batch axis"
             )
         bad = _not_finite(array)
         if bad is not None:
@@ -101,9 +99,9 @@ class Feeder:
 
     def _check_classes(self, target: Array, batch: Batch) -> None:
         """Class numbers must be at least 0 and below the number of classes."""
-        if target.dtype.kind not in "iu" or self.class_count is None:
+        classes = self.classes
+        if target.dtype.kind not in "iu":
             return
-        classes = self.class_count()
         wrong = (target < 0) | (target >= classes) if classes is not None else target < 0
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -11,7 +11,6 @@ from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.train.batches import Data, RowData
 from pullback.onnx.train.checks import whole
-from pullback.onnx.train.data import open_data
 from pullback.onnx.train.history import History
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ def _pillow() -> Any:
 class ImageFolder:
     """Images under `path/<class>/`, at any depth; classes are numbered in the order of their names.
 
-    Values are divided by 255; then `mean` is subtracted and the result divided by `std`, numbers or one per channel. `size` (height,
-    width), `channels` and `input` are those of the model where they are not given.
+    Values are divided by 255; then `mean` is subtracted and the result divided by `std`, numbers or one per channel. `size`
+    (height, width), `channels` and `input` are those of the model where they are not given.
     """
 
     path: Path
@@ -77,7 +77,9 @@ class ImageFolder:
         if size is None and isinstance(shape[2], int) and isinstance(shape[3], int):
             size = (shape[2], shape[3])
         if size is None:
-            raise OnnxError(f"input '{spec.name}' takes images of any size: say which, as ImageFolder(path, size=(height, width))")
+            raise OnnxError(
+                f"input '{spec.name}' takes images of any size: say which, as ImageFolder(path, size=(height, width))"
+            )
         if channels not in MODES:
             raise OnnxError(f"input '{spec.name}' has {channels} channels; images have {', '.join(map(str, MODES))}")
         return replace(self, size=size, channels=channels, input=spec.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ def top5(output: Array, target: Array) -> Array:
     """Whether the right class is among the five with the largest outputs."""
     right = np.expand_dims(_classes(output, target), CLASS_AXIS)
     own = np.take_along_axis(output, right, CLASS_AXIS)
-    return (output > own).sum(CLASS_AXIS) < 5
+    return np.asarray((output > own).sum(CLASS_AXIS) < 5)
 
 
 def binary_accuracy(output: Array, target: Array) -> Array:
@@ -90,9 +90,11 @@ def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def scores_of(metrics: Sequence[Metric], output: Array, target: Array | None) -> list[float]:
-    """The mean of each metric over a batch. A function of the user's may give one number for it, or one for each row."""
-    return [] if target is None else [float(np.mean(metric.score(output, target))) for metric in metrics]
+def scores_of(
+    metrics: Sequence[Metric], results: Mapping[str, Array], outputs: Sequence[str], target: Array | None
+) -> list[float]:
+    """The mean of each metric over a batch, from the first output; a function of the user's may give it itself, or values."""
+    return [] if target is None else [float(np.mean(metric.score(results[outputs[0]], target))) for metric in metrics]
 
 
 class Mean:
