@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from onnx_models import MODELS, export, lenet, make, resnet18
+from torch_models import MODELS, export, lenet, make, resnet18
 
 import pullback.onnx as px
 
