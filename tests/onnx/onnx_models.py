@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from pullback.rules import Array
 
@@ -22,7 +22,10 @@ def model_of(
         "small",
         [helper.make_tensor_value_info("x", kind, x)],
         [helper.make_tensor_value_info("y", kind, y)],
-        [numpy_helper.from_array(np.asarray(value, dtype if value.dtype.kind == "f" else None), name) for name, value in weights.items()],
+        [
+            numpy_helper.from_array(np.asarray(value, dtype if value.dtype.kind == "f" else None), name)
+            for name, value in weights.items()
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pullback.onnx import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import Batch, RowData, shuffled
 from pullback.onnx.train.data import open_data
 from pullback.onnx.train.feeding import Feeder
@@ -41,7 +41,7 @@ def test_shuffling_depends_on_seed_and_epoch_alone() -> None:
 def test_any_position_can_be_resumed() -> None:
     whole = seen((x, np.arange(10)), epoch=2, batch_size=4, seed=7)
     assert [len(batch) for batch in whole] == [4, 4, 2]
-    assert sorted(sum(whole, [])) == list(range(10))
+    assert sorted(row for batch in whole for row in batch) == list(range(10))
     assert seen((x, np.arange(10)), epoch=2, batch_size=4, seed=7, start=1) == whole[1:]
     assert seen((x, np.arange(10)), batch_size=4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
@@ -78,7 +78,7 @@ def test_batches_of_the_users_own() -> None:
     list(once.batches(0))
     with pytest.raises(OnnxError, match="a generator, which gives its batches once; for more than one pass give a list"):
         list(once.batches(1))
-    with pytest.raises(OnnxError, match="batch 0 is .*; it must be a pair"):
+    with pytest.raises(OnnxError, match=r"batch 0 is .*; it must be a pair"):
         seen([x, y])
 
 
@@ -117,7 +117,7 @@ def test_broken_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"nothing")
         with pytest.raises(OnnxError, match=said):
             open_data(tmp_path / name, X)
-    with pytest.raises(OnnxError, match="cannot be read as an .npy"):
+    with pytest.raises(OnnxError, match=r"cannot be read as an .npy"):
         open_data((tmp_path / "a.npy", tmp_path / "a.npy"), X)
 
 
@@ -131,7 +131,10 @@ def test_what_a_batch_must_be() -> None:
     cases: list[tuple[Batch, str]] = [
         (Batch(bad, y, rows), r"input 'x' holds NaN or infinity in row 102 of the data, at index \(1,\)"),
         (Batch(bad, y, None, 7), r"row 2 of batch 7"),
-        (Batch(x, np.where(np.arange(10) == 4, 3, y), rows), "row 104 of the data is class 3; the model has 3 classes, so .* 0 to 2"),
+        (
+            Batch(x, np.where(np.arange(10) == 4, 3, y), rows),
+            "row 104 of the data is class 3; the model has 3 classes, so .* 0 to 2",
+        ),
         (Batch(x, np.where(np.arange(10) == 4, -1, y), rows), "row 104 of the data is class -1"),
         (Batch(x, y.astype(np.float32)), "the target has dtype float32; it must be whole numbers"),
         (Batch(x[:, :3], y), r"input 'x' has shape \(10, 3\); the model takes \(rows, 4\)"),
@@ -188,10 +191,10 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(OnnxError, match="has 2 axes"):
         open_data(root, X)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(OnnxError, match="the data set is empty: .* has no images in folders"):
+    with pytest.raises(OnnxError, match=r"the data set is empty: .* has no images in folders"):
         open_data(tmp_path / "empty", IMAGES)
     (root / "birds").mkdir()
-    with pytest.raises(OnnxError, match="the class 'birds' of .* has no images"):
+    with pytest.raises(OnnxError, match=r"the class 'birds' of .* has no images"):
         open_data(root, IMAGES)
     (root / "birds" / "1.png").write_bytes(b"no image")
     with pytest.raises(OnnxError, match=r"birds/1.png' cannot be read as an image"):

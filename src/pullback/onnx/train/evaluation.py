@@ -21,6 +21,10 @@ class Evaluator:
     def __init__(self, graphs: Graphs, feeder: Feeder, metrics: Sequence[Metric], ranks: Ranks | None) -> None:
         self.graphs, self.feeder, self.metrics, self.ranks = graphs, feeder, metrics, ranks
 
+    def _own(self, rows: int) -> slice:
+        """This rank's rows of a batch; of one with fewer rows than ranks all are rank 0's, and the others read them in vain."""
+        return slice(0, rows) if self.ranks is None or rows < self.ranks.size else self.ranks.rows(rows)
+
     def evaluate(self, opened: Data, parameters: Weights, running: Weights) -> dict[str, float]:
         if isinstance(opened, RowData) and opened.used < len(opened.rows):
             left = len(opened.rows) - opened.used
@@ -29,10 +33,10 @@ class Evaluator:
             )
         mean = Mean(self.metrics if self.graphs.target is not None else ())
         values = {**parameters.arrays, **running.arrays}
-        for batch in opened.batches(None):
+        for batch in opened.batches(None, needed=lambda rows: (self._own(rows),)):
             feeds = self.feeder.feeds(batch)
-            own = slice(0, feeds.rows) if self.ranks is None else self.ranks.rows(feeds.rows)
-            if own.start == own.stop:
+            own = self._own(feeds.rows)
+            if self.ranks is not None and not self.ranks.first and feeds.rows < self.ranks.size:
                 continue
             given = feeds.part(own)
             results = self.graphs.evaluation.run({**given, **values})

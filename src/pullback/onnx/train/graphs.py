@@ -9,7 +9,7 @@ import onnx
 
 from pullback.onnx.executor.program import Program
 from pullback.onnx.executor.read import opsets_of, to_array
-from pullback.onnx.executor.session import Argument, argument
+from pullback.onnx.executor.read import Argument, argument
 from pullback.onnx.graph.description import TrainingDescription, describe
 from pullback.onnx.graph.emit import Builder
 from pullback.onnx.graph.losses import LOSSES, LossOptions
@@ -28,8 +28,6 @@ class Graphs:
 
     names: TrainingDescription
     program: Program
-    parameters: Mapping[str, Array]
-    running: Mapping[str, Array]
     inputs: Mapping[str, Argument]
     target: Argument | None
     classes: int | None
@@ -39,8 +37,14 @@ class Graphs:
     evaluated_loss: str
 
 
-def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> Graphs:
-    """`split`: batches are run in parts, each with a weight of its own."""
+Values = dict[str, Array]
+
+
+def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> tuple[Graphs, Values, Values]:
+    """The graphs, which hold no parameters, with the values of parameters and running statistics.
+
+    `split`: batches are run in parts, each with a weight of its own.
+    """
     training = training_graph(model, settings.loss, settings.trainable, settings.frozen, weighted=split)
     names = describe(training)
     values = {tensor.name: tensor for tensor in training.graph.initializer}
@@ -51,11 +55,9 @@ def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> 
         model = inference_form(model)  # which has weights under the names of the training graph
     inference = inference_mode(model)
     evaluation, evaluated_loss = _with_loss(inference, settings.loss, names)
-    return Graphs(
+    graphs = Graphs(
         names,
-        Program(training),
-        {name: to_array(values[name]) for name in names.parameters},
-        {name: to_array(values[name]) for name in names.running},
+        Program(as_inputs(training, changed)),
         own,
         None if names.target is None else argument(given[names.target]),
         class_count(training, settings.loss),
@@ -64,6 +66,8 @@ def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> 
         Program(as_inputs(evaluation, changed), (evaluated_loss, *names.outputs)),
         evaluated_loss,
     )
+    parameters, running = ({name: to_array(values[name]) for name in each} for each in (names.parameters, names.running))
+    return graphs, parameters, running
 
 
 def class_count(training: onnx.ModelProto, loss: str) -> int | None:

@@ -87,6 +87,10 @@ def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
         else:
             near = did_you_mean(each, list(METRICS), "Metrics")
             raise OnnxError(f"there is no metric {shown(each)}{near}, or any function of (output, target)")
+    names = [metric.name for metric in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise OnnxError(f"two metrics are called {twice[0]!r}: give one another name, as Metric(name, function)")
     return tuple(found)
 
 
@@ -115,6 +119,10 @@ class Mean:
         return [float(self.rows), *map(float, self.sums)]
 
     def restore(self, state: Sequence[float]) -> None:
+        if len(state) != 1 + len(self.sums):
+            raise OnnxError(
+                "the checkpoint is of the middle of an epoch with other metrics: give the same, as Trainer.load(metrics=...)"
+            )
         self.rows, self.sums = int(state[0]), np.array(state[1:], np.float64)
 
     def result(self) -> dict[str, float]:

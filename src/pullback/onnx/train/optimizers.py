@@ -104,7 +104,8 @@ class Adam(Optimizer):
         adam_step(
             parameter,
             gradient,
-            *state,
+            state[0],
+            state[1],
             lr=lr,
             beta1=self.betas[0],
             beta2=self.betas[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ import onnx
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
 from pullback.onnx.model_files import load_model, save_model
-from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner
-from pullback.onnx.train.batches import Batch, Data
+from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner, parts_of
+from pullback.onnx.train.batches import Batch, Data, RowData
 from pullback.onnx.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from pullback.onnx.train.clipping import clipped
 from pullback.onnx.train.data import open_data
@@ -66,10 +67,10 @@ class Trainer:
         )
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
-        self._graphs = build_graphs(load_model(model), self.settings, split=split)
+        self._graphs, parameters, running = build_graphs(load_model(model), self.settings, split=split)
         self._runner = GradientRunner(self._graphs.program, self._graphs.names, ranks)
-        self.parameters = Weights(self._graphs.program.arranged(self._graphs.parameters))
-        self._running = Weights(self._graphs.running)
+        self.parameters = Weights(self._graphs.program.arranged(parameters))
+        self._running = Weights(running)
         self._state = {name: [np.zeros_like(memory) for _ in self.settings.optimizer.state_names]
                        for name, memory in self.parameters.memory.items()}  # fmt: skip
         self._feeder = Feeder(self._graphs.inputs, self._graphs.target, self._graphs.classes)
@@ -78,6 +79,7 @@ class Trainer:
         self.batch_size: int | None = None
         self.history = History()
         self.best: dict[str, Array] | None = None
+        self.class_names: tuple[str, ...] = ()
         self.watch: tuple[str, bool] = ("loss", False)
         self.epoch_mean = self.new_mean()
 
@@ -154,8 +156,17 @@ class Trainer:
     def open_data(self, data: Any, batch_size: int | None, *, training: bool) -> Data:
         """Data as batches for this model."""
         parts = (1 if self.ranks is None else self.ranks.size) * (self.settings.accumulate if training else 1)
-        return open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
-                         has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
+        opened = open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
+                           has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
+        if isinstance(opened, RowData):
+            target = getattr(opened.rows, "target", None)
+            if target is not None and not isinstance(target, np.memmap):  # all of it at once, where that is quick
+                self._feeder.check_classes(target, Batch(None, target, np.arange(len(target))))
+        return opened
+
+    def needed(self, rows: int) -> tuple[slice, ...]:
+        """The rows of a batch that this rank trains on."""
+        return tuple(part.rows for part in parts_of(rows, self.settings.accumulate, self.ranks))
 
     def new_mean(self) -> Mean:
         """The figures of an epoch that begins."""
@@ -169,14 +180,31 @@ class Trainer:
         """Everything that training has changed in the model: parameters and running statistics."""
         return self.parameters.copies() | self._running.copies()
 
+    def optimizer_state(self) -> dict[str, dict[str, Array]]:
+        """The state arrays of the optimizer by their names there, then by parameter."""
+        return {
+            state: {
+                name: np.array(unflat(self._state[name][place], array.shape, self.parameters.axes[name]), order="C")
+                for name, array in self.parameters.arrays.items()
+            }
+            for place, state in enumerate(self.settings.optimizer.state_names)
+        }
+
     def restore(self, values: dict[str, Array]) -> None:
         """Take values that `values` gave."""
         for name, array in values.items():
             (self.parameters if name in self.parameters else self._running)[name] = array
 
     def model(self) -> onnx.ModelProto:
-        """The trained model in inference mode, with the names, inputs, outputs and opset it came with."""
-        return filled(self._graphs.inference, self.values())
+        """The trained model in inference mode, with the names, inputs, outputs and opset it came with.
+
+        Of a folder of images, the names of the classes are in its metadata as `class_names`, in JSON.
+        """
+        model = filled(self._graphs.inference, self.values())
+        if self.class_names:
+            kept = {entry.key: entry.value for entry in model.metadata_props}
+            onnx.helper.set_model_props(model, kept | {"class_names": json.dumps(self.class_names)})
+        return model
 
     def export(self, path: str | Path) -> None:
         """Write the trained model as ONNX, whole or not at all."""
@@ -194,11 +222,7 @@ class Trainer:
 
     def _checkpoint(self) -> Checkpoint:
         arrays = {"parameter": self.parameters.copies(), "running": self._running.copies(), "best": self.best or {}}
-        for place, state in enumerate(self.settings.optimizer.state_names):
-            arrays[f"optimizer.{state}"] = {
-                name: unflat(each[place], array.shape, self.parameters.axes[name])
-                for (name, array), each in zip(self.parameters.arrays.items(), self._state.values(), strict=True)
-            }
+        arrays |= {f"optimizer.{state}": values for state, values in self.optimizer_state().items()}
         about = {
             "settings": stored(self.settings),
             "steps": self.steps,
@@ -207,6 +231,7 @@ class Trainer:
             "batch_size": self.batch_size,
             "epoch_mean": self.epoch_mean.state(),
             "watch": self.watch,
+            "class_names": self.class_names,
             "history": self.history.state(),
         }
         return Checkpoint(self._graphs.stored.SerializeToString(), arrays, about)
@@ -247,8 +272,10 @@ class Trainer:
                 trainer._state[name][place][...] = flat(array, trainer.parameters.axes[name])
         trainer.steps, trainer.epoch, trainer.batch = (int(about[name]) for name in ("steps", "epoch", "batch"))
         trainer.batch_size = about["batch_size"]
-        trainer.epoch_mean.restore(about["epoch_mean"])
+        if trainer.batch:
+            trainer.epoch_mean.restore(about["epoch_mean"])
         trainer.watch = (about["watch"][0], bool(about["watch"][1]))
+        trainer.class_names = tuple(about["class_names"])
         trainer.history = History.of(about["history"])
         trainer.best = dict(found.arrays["best"]) if found.arrays.get("best") else None
         return trainer
