@@ -45,7 +45,7 @@ def test_the_graph_and_the_pictures_are_written(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("options", "status", "sentence"),
     [
-        (["no.onnx"], 1, "no.onnx"),
+        (["no.onnx"], 2, "no.onnx"),
         (["--picture", "a.gif"], 2, "a .svg or .png file"),
         (["--out", "no/such/folder/g.onnx"], 2, "there is no folder"),
         (["--freeze", "conv9.*"], 1, "conv9"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pullback.onnx import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import Batch, RowData, shuffled
 from pullback.onnx.train.data import open_data
 from pullback.onnx.train.feeding import Feeder

@@ -52,7 +52,7 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         "--loss",
         default="cross_entropy",
         metavar="NAME",
-        help="cross_entropy (default), mse, l1, huber, bce_with_logits, or the name of a scalar output of the model",
+        help="cross_entropy (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or a scalar output of the model",
     )
     parser.add_argument(
         "--train-only", action="append", metavar="PATTERN", help="train these parameters alone ('head.*'; may be repeated)"
@@ -64,6 +64,12 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="leave these parameters as they are; wins over the other",
     )
+
+
+def check_model(path: Path | None) -> None:
+    """A ValueError for a file that is not there."""
+    if path is not None and not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
 
 
 def chosen_model(path: Path | None, seed: int = 0) -> Any:
@@ -78,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from pullback.onnx.errors import OnnxError
 
     try:
+        check_model(options.model)
         need_onnx()
         check_written([options.out, options.picture])
         if options.picture is not None:

@@ -72,7 +72,7 @@ def _add_optimizer(group: Any) -> None:
     group.add_argument(
         "--warmup", type=float, default=0.0, metavar="N", help="epochs in which the learning rate rises (cosine, linear)"
     )
-    group.add_argument("--clip", type=float, metavar="X", help="most that the norm of all gradients may be")
+    group.add_argument("--clip-norm", type=float, metavar="X", help="most that the norm of all gradients may be")
     group.add_argument(
         "--accumulate",
         type=int,
@@ -108,6 +108,8 @@ def check_options(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')} {value}: at least {least}")
+    if options.into.exists() and not options.into.is_dir():
+        raise ValueError(f"--into {options.into}: that is a file, not a folder")
     if options.model is None and options.data is not None:
         raise ValueError("--data without a model: name the ONNX file to train, as pullback train model.onnx --data ...")
     if options.model is not None and options.data is None:

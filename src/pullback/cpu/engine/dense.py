@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pullback.cpu.engine.memory import new_array
+from pullback.registry import MissingCode
 from pullback.rules import Array
 
-NATIVE: frozenset[np.dtype[Any]] = frozenset(
-    {np.dtype("float32"), np.dtype("float64")}
-)  # what the kernels of training steps are compiled for
+# What the kernels of training steps are compiled for.
+NATIVE: frozenset[np.dtype[Any]] = frozenset({np.dtype("float32"), np.dtype("float64")})
 
 
 class Order(NamedTuple):
@@ -72,7 +72,7 @@ def new_in_order(order: Order, dtype: np.dtype[Any]) -> Array:
 def check_alike(op: str, first: Array, *others: Array | None) -> None:
     """All arrays must be as the first: the kernels take every one to have its elements."""
     if first.dtype not in NATIVE:
-        raise TypeError(f"{op}: the native kernels take float32 and float64, not {first.dtype}")
+        raise MissingCode(f"{op}: its kernels are compiled for float32 and float64, not for {first.dtype}")
     for other in others:
         if other is not None and (other.shape != first.shape or other.dtype != first.dtype):
             both = f"{first.shape} {first.dtype} and {other.shape} {other.dtype}"

@@ -6,7 +6,7 @@ computed from them); later runs skip those nodes. It also sees where a result ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pullback.onnx.executor.context import ALONE, Context
 from pullback.onnx.executor.fusion import fused
 from pullback.onnx.executor.layout import FEWEST_AXES, as_layout, channels_last, filter_as_last
 from pullback.onnx.executor.liveness import Plan, Trace, planned
-from pullback.onnx.executor.read import opsets_of, read_node, static_shape, to_array
+from pullback.onnx.executor.read import argument, opsets_of, read_node, static_shape, to_array
 from pullback.onnx.executor.registry import Node, Op, find_op
 from pullback.rules import Array
 
@@ -36,13 +36,17 @@ MOST_PLANS = 32
 
 
 class Program:
-    """A graph, forward or training. `outputs`: those to compute, all where None."""
+    """A graph, forward or training. `outputs`: those to compute, all where None.
 
-    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None) -> None:
+    `fed`: initializers whose values are not kept, since every run is given them. Nothing of the model itself is kept: a part of a
+    protobuf message holds the whole of it in memory.
+    """
+
+    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None, fed: Collection[str] = ()) -> None:
         graph, opsets = model.graph, opsets_of(model)
         self.outputs = tuple(value.name for value in graph.output) if outputs is None else tuple(outputs)
-        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer}
-        self.inputs = {value.name: value for value in graph.input}
+        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer if tensor.name not in fed}
+        self.inputs = {value.name: argument(value) for value in graph.input}
         self.required = tuple(name for name in self.inputs if name not in defaults)
         self._declared = {value.name: static_shape(value) for value in (*graph.value_info, *graph.output, *graph.input)}
         nodes = self._needed([read_node(proto, opsets) for proto in graph.node])

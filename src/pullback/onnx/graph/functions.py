@@ -42,7 +42,7 @@ def global_max_pool_grad(g: Builder, dY: Value, X: Value) -> Value:
     rows, shape = g.constant([0, 0, -1]), g.op.Shape(X)
     flat = g.op.Reshape(X, rows)
     where = g.op.ArgMax(flat, axis=2, keepdims=1)
-    zeros = g.op.Expand(0, g.op.Shape(flat))
+    zeros = g.op.Expand(g.constant(0, X.dtype), g.op.Shape(flat))
     result: Value = g.op.Reshape(g.op.ScatterElements(zeros, where, g.op.Reshape(dY, rows), axis=2), shape)
     return result
 
@@ -62,7 +62,7 @@ def group_normalization_grad(
         return total / count
 
     x = g.op.Reshape(X, groups)
-    count = g.op.ReduceSum(g.op.Expand(1, g.op.Shape(x)), two, keepdims=1)
+    count = g.op.ReduceSum(g.op.Expand(g.constant(1, X.dtype), g.op.Shape(x)), two, keepdims=1)
     centred = x - mean(x)
     inverse = g.op.Reciprocal(g.op.Sqrt(mean(centred * centred) + epsilon))
     h = centred * inverse

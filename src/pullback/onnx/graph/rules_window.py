@@ -22,8 +22,14 @@ def conv(n: NodeView) -> Sequence[Value | None]:
 
 
 def max_pool(n: NodeView) -> Value:
+    """By Indices, in C order where the model itself does not use them: ONNX Runtime's gradient knows no other."""
+    if len(n.node.outputs) < 2 or not n.node.outputs[1]:
+        for attribute in [each for each in n.proto.attribute if each.name == "storage_order"]:
+            n.proto.attribute.remove(attribute)
+        order = {}
+    else:
+        order = n.attributes("storage_order")
     indices = n.output(1, "_mask", TensorType(TensorProto.INT64, n.y.shape))
-    order = n.attributes("storage_order")
     dx: Value = n.op.MaxPoolGrad(n.dy, indices, shape_of=n.x.name, **order)
     return dx
 

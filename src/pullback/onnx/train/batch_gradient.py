@@ -9,7 +9,6 @@ import numpy as np
 
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
-from pullback.onnx.executor.session import argument
 from pullback.onnx.graph.description import TrainingDescription
 from pullback.onnx.train.feeding import Feeds
 from pullback.onnx.train.memory_order import flat
@@ -59,7 +58,7 @@ class GradientRunner:
 
     def __init__(self, program: Program, names: TrainingDescription, ranks: Ranks | None) -> None:
         self.program, self.names, self.ranks = program, names, ranks
-        weight = None if names.loss_weight is None else argument(program.inputs[names.loss_weight])
+        weight = None if names.loss_weight is None else program.inputs[names.loss_weight]
         self.weight_dtype = None if weight is None else weight.dtype
         self.parameter_of = {output: parameter for parameter, output in names.gradients.items()}
 

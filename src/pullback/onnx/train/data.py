@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import ArrayRows, Data, GivenBatches, RowData, Rows
 from pullback.onnx.train.checks import whole
 from pullback.onnx.train.images import ImageFolder

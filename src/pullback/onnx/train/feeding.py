@@ -10,7 +10,7 @@ import numpy as np
 
 from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import Batch
 from pullback.onnx.train.data import by_name, fixed_batch
 from pullback.rules import Array

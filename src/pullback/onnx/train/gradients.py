@@ -9,7 +9,7 @@ import numpy as np
 
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
-from pullback.onnx.executor.session import argument
+from pullback.onnx.executor.read import argument
 from pullback.onnx.graph.description import describe
 from pullback.onnx.graph.training_graph import training_graph
 from pullback.onnx.train.batches import Batch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.rules import Array
 from pullback.settings import get_num_threads
 
