@@ -188,6 +188,16 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
         t.save(tmp_path / "no" / "folder.safetensors")
 
 
+def test_what_killed_writers_left_is_removed_after_hours(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / f".{name}.tmp" for name in ("run.safetensors.12.ab", "run.safetensors.13.cd", "other.12.ab"))
+    for file in (old, new, other):
+        file.write_bytes(b"half")
+    for file in (old, other):
+        os.utime(file, (1, 1))
+    px.Trainer(mlp()).save(tmp_path / "run.safetensors")
+    assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+
+
 KILLED = """
 import os, signal, sys
 import pullback.onnx as px

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from pullback.onnx.executor.program import Program
-from pullback.onnx.executor.read import opsets_of, to_array
-from pullback.onnx.executor.read import Argument, argument
+from pullback.onnx.executor.read import Argument, argument, opsets_of, to_array
 from pullback.onnx.graph.description import TrainingDescription, describe
 from pullback.onnx.graph.emit import Builder
 from pullback.onnx.graph.losses import LOSSES, LossOptions
