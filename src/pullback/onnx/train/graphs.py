@@ -56,14 +56,15 @@ def build_graphs(source: Any, settings: Settings, *, split: bool) -> tuple[Graph
     del values
     training = as_inputs(training, changed)
     given = {value.name: argument(value) for value in training.graph.input}
-    program, classes = Program(training), class_count(training, settings.loss)
+    program = Program(training)
+    own = {name: given[name] for name in program.required if name not in (*changed, names.target)}
+    classes = class_count(training, settings.loss)
     del training
     if not all(name in places_of(model.graph) for name in changed):
         model = inference_form(model)  # which has weights under the names of the training graph
     model = emptied(model, changed)
     inference = inference_mode(model)
     evaluation, evaluated_loss = _with_loss(inference, settings.loss, names)
-    own = {name: value for name, value in given.items() if name not in changed and name != names.target}
     graphs = Graphs(
         names,
         program,
