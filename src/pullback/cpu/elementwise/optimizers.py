@@ -9,7 +9,7 @@ import numpy as np
 from pullback.cpu.elementwise.common import flat_plan
 from pullback.cpu.elementwise.records import AdamStep, Flat, SgdStep
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.dense import check_alike, in_order, order_of
+from pullback.cpu.engine.dense import check_alike, check_writeable, in_order, order_of
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.words import float_word
@@ -30,6 +30,7 @@ def _plan(kernel: str, dtype: np.dtype[Any], count: int) -> Plan:
 
 def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: dict[str, float], **more: int) -> None:
     check_alike(kernel, p, g, *states.values())
+    check_writeable(kernel, p, *states.values())
     order = order_of(p)
     if order is None or any(order_of(state) != order for state in states.values()):
         raise ValueError(
