@@ -37,16 +37,18 @@ def theirs(kind: Any, **options: Any) -> np.ndarray:
 def test_sgd(options: dict[str, Any]) -> None:
     p, v = np.ones((5, 7)), np.full((5, 7), np.nan)
     for step, gradient in enumerate(gradients()):
-        training_kernels.sgd_step(p, 4 * gradient, v, 0.1, **options, first=step == 0, g_scale=0.25)
+        training_kernels.sgd_step(p, 4 * gradient, v, lr=0.1, **options, first=step == 0, g_scale=0.25)
     np.testing.assert_allclose(p, theirs(torch.optim.SGD, **options), rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 def test_adam(kind: Any) -> None:
     p, m, v = np.ones((5, 7)), np.zeros((5, 7)), np.zeros((5, 7))
+    same: dict[str, Any] = {"eps": 1e-3, "weight_decay": 0.1}
+    ours = same | {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "decoupled": kind is torch.optim.AdamW}
     for step, gradient in enumerate(gradients(), 1):
-        training_kernels.adam_step(p, gradient, m, v, 0.1, 0.8, 0.95, 1e-3, 0.1, kind is torch.optim.AdamW, step)
-    np.testing.assert_allclose(p, theirs(kind, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1), rtol=1e-12)
+        training_kernels.adam_step(p, gradient, m, v, **ours, step=step)
+    np.testing.assert_allclose(p, theirs(kind, betas=(0.8, 0.95), **same), rtol=1e-12)
 
 
 def test_batch_normalization_with_a_shortcut_and_a_relu() -> None:

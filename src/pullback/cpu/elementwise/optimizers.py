@@ -47,7 +47,7 @@ def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: di
 
 
 def sgd_step(
-    p: Array, g: Array, v: Array | None, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+    p: Array, g: Array, v: Array | None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
     nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of stochastic gradient descent; v is not needed without momentum, and is set, not read, at the first step."""
@@ -61,7 +61,7 @@ def sgd_step(
 
 
 def adam_step(
-    p: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    p: Array, g: Array, m: Array, v: Array, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
     decoupled: bool, step: int, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of Adam, or with `decoupled` of AdamW; step counts from 1."""
