@@ -17,3 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if DOCS in item.path.parents and item.path.stem in FRAMEWORKS:
             item.add_marker(item.path.stem)
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages may write files."""
+    monkeypatch.chdir(tmp_path)

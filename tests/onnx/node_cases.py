@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx.backend.test.case import node as generators
 
-from pullback.onnx.executor.context import ALONE
+from pullback.onnx.executor.context import ALONE, Context
 from pullback.onnx.executor.read import read_node
 from pullback.onnx.executor.registry import Node, find_op
 
@@ -24,15 +25,20 @@ class NodeCase:
     outputs: list[Any]
 
 
-def collected(files: tuple[str, ...]) -> list[NodeCase]:
-    """The cases of some files: a module makes its own when it is imported, and hands each to `expect`."""
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+@cache
+def collected(file: str) -> list[NodeCase]:
+    """The cases of a file: the module makes them when it is imported, and hands each to `expect`."""
     cases: list[NodeCase] = []
 
     def expect(proto: onnx.NodeProto, inputs: Any, outputs: Any, name: str, **keywords: Any) -> None:
         imports = keywords.get("opset_imports")
         latest = onnx.defs.get_schema(proto.op_type, domain=proto.domain).since_version
         opsets = {entry.domain: entry.version for entry in imports} if imports else {proto.domain: latest}
-        given, made = iter(inputs), iter(outputs)
+        given, made = map(_array, inputs), map(_array, outputs)
         cases.append(
             NodeCase(
                 name,
@@ -47,17 +53,16 @@ def collected(files: tuple[str, ...]) -> list[NodeCase]:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            for file in files:
-                importlib.import_module(f"{generators.__name__}.{file}")
+            importlib.import_module(f"{generators.__name__}.{file}")
     finally:
         generators.expect = original
     return cases
 
 
-def run_node(node: Node, *inputs: Any, out: Any = None) -> tuple[Any, ...]:
+def run_node(node: Node, *inputs: Any, out: Any = None, context: Context = ALONE) -> tuple[Any, ...]:
     """What the executor would run for a node, as a tuple of arrays."""
     op = find_op(node)
-    keywords: dict[str, Any] = {"context": ALONE} if op.context else {}
+    keywords: dict[str, Any] = {"context": context} if op.context else {}
     if op.overwrites and out is not None:
         keywords["out"] = out
     with np.errstate(all="ignore"):

@@ -13,12 +13,17 @@ from pullback.cli import (
     compare_command,
     draw_command,
     explain_command,
+    grads_command,
     info_command,
+    train_command,
     warmup_command,
 )
 from pullback.cli.surroundings import check_environment, run_guarded
 
 EXAMPLES = """examples:
+  pullback train            train a small network on handwritten digits: is everything there?
+  pullback train model.onnx --data train.npz --valid valid.npz --out trained.onnx
+  pullback grads model.onnx --picture grads.svg    the training graph of an ONNX model
   pullback check            hold the library against TF.js, ONNX Runtime and mathematics
   pullback check --json     the same, for a program to read
   pullback explain conv --input 4x30x30x24 --filter 3 --out 48 --stride 2
@@ -40,13 +45,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="pullback",
-        description="Exact gradients of convolution and pooling for NumPy arrays.",
+        description="Exact gradients of convolution and pooling, and training of ONNX models, on the CPU.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands = (check_command, explain_command, bench_command, compare_command, draw_command, warmup_command, info_command)
+    commands = (
+        train_command,
+        grads_command,
+        check_command,
+        explain_command,
+        bench_command,
+        compare_command,
+        draw_command,
+        warmup_command,
+        info_command,
+    )
     for command in commands:
         command.add(subparsers)
     options = parser.parse_args(arguments)

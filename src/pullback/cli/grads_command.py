@@ -15,6 +15,8 @@ from pullback.cli.train_files import need_onnx
 if TYPE_CHECKING:
     from pullback.onnx.drawing.stages import Stage, Stages
 
+GRADIENT = "_grad"
+PARAMETER = f"parameter; its gradient is NAME{GRADIENT}"
 EXAMPLES = """examples:
   pullback grads model.onnx                                   each node with its backward nodes and gradients
   pullback grads model.onnx --out grads.onnx                  the training graph, for any runtime that has its nodes
@@ -50,7 +52,7 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         "--loss",
         default="cross_entropy",
         metavar="NAME",
-        help="cross_entropy (default), mse, l1, huber, bce_with_logits, or the name of a scalar output of the model",
+        help="cross_entropy (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or a scalar output of the model",
     )
     parser.add_argument(
         "--train-only", action="append", metavar="PATTERN", help="train these parameters alone ('head.*'; may be repeated)"
@@ -62,6 +64,12 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="leave these parameters as they are; wins over the other",
     )
+
+
+def check_model(path: Path | None) -> None:
+    """A ValueError for a file that is not there."""
+    if path is not None and not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
 
 
 def chosen_model(path: Path | None, seed: int = 0) -> Any:
@@ -76,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
     from pullback.onnx.errors import OnnxError
 
     try:
+        check_model(options.model)
         need_onnx()
         check_written([options.out, options.picture])
         if options.picture is not None:
@@ -100,7 +109,7 @@ def _show(options: argparse.Namespace) -> None:
 
     graph = training_graph(chosen_model(options.model), options.loss, options.train_only, tuple(options.freeze))
     stages = make_stages(graph)
-    print_table(_title(stages), ("forward", "makes", "backward", "parameter → gradient"), _rows(stages.stages), texts=True)
+    print_table(_title(stages), ("forward", "makes", "backward", PARAMETER), _rows(stages.stages), texts=True)
     if options.out is not None:
         save_model(graph, options.out)
         print(f"training graph  {options.out}")
@@ -121,13 +130,19 @@ def _title(stages: Stages) -> str:
 
 def _rows(stages: list[Stage]) -> list[tuple[str, str, str, str]]:
     """A line for each node; a further one for each parameter after the first."""
+    from pullback.onnx.drawing.stages import counted
+
     rows = []
     for stage in stages:
         [part] = stage.parts
-        pairs = [f"{name} ({shape}) → {gradient}" for name, shape, gradient in stage.parameters] or [""]
-        rows.append((f"{part.op} {part.detail}".rstrip(), stage.shape, ", ".join(part.backward) or "none", pairs[0]))
-        rows += [("", "", "", pair) for pair in pairs[1:]]
+        names = [_parameter(*entry) for entry in stage.parameters] or [""]
+        rows.append((f"{part.op} {part.detail}".rstrip(), stage.shape, counted(part.backward) or "none", names[0]))
+        rows += [("", "", "", name) for name in names[1:]]
     return rows
+
+
+def _parameter(name: str, shape: str, gradient: str) -> str:
+    return f"{name}  {shape}" if gradient == name + GRADIENT else f"{name}  {shape}  gradient: {gradient}"
 
 
 def _complain(error: object, status: int) -> int:

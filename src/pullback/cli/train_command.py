@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pullback import settings
-from pullback.cli.grads_command import add_graph_options, chosen_model
+from pullback.cli.grads_command import add_graph_options, check_model, chosen_model
 from pullback.cli.output_files import check_written
 from pullback.cli.surroundings import INTERRUPTED
 from pullback.cli.train_files import RequestError, Written, files_of, need_onnx
 from pullback.cli.train_inputs import data_of
 from pullback.cli.train_options import add_options, check_options, make_optimizer, make_schedule
-from pullback.cli.train_progress import Display, ending_between_steps
+from pullback.cli.train_progress import Display, Interruption, ending_between_steps
 from pullback.cli.train_summary import print_beginning, print_summary
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ EXAMPLES = """examples:
   mpiexec -n 4 pullback train model.onnx --data train.npz     each batch shared by 4 processes (pip install 'pullback[mpi]')
 
 Data are an .npz with x and y (or images and labels, or the model's own input names), inputs and targets as two .npy files, or a
-folder with a folder of images for each class (pip install 'pullback[images]'). Inputs are shaped as the model wants them, (N, C, H, W).
+folder with a folder of images for each class (pip install 'pullback[images]'). Inputs have the model's shape, (N, C, H, W).
 Ctrl-C ends training after the step that runs and keeps the checkpoint. Exit status 1 if training failed, 2 for a bad request.
 """
 
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         check_options(options)
+        check_model(options.model)
         need_onnx()
         schedule = make_schedule(options.schedule, options.epochs, options.warmup)
         ranks = world()
@@ -79,23 +82,41 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace, schedule: Any, written: Written, ranks: Ranks | None) -> int:
+    from pullback.onnx.errors import OnnxError
+
     trainer = _trainer(options, schedule, written, ranks)
     data, valid = data_of(options)
     opened = trainer.open_data(data, options.batch, training=True)
-    quiet, began = ranks is not None and not ranks.first, time.monotonic()
+    quiet, began, first = ranks is not None and not ranks.first, time.monotonic(), trainer.epoch
     display = Display(options.epochs, opened.count, quiet)
     if not quiet:
         print_beginning(options, trainer, ranks)
+    # Ranks that end after different steps would wait for each other for ever: there Ctrl-C ends the job, as mpiexec has it.
+    block = ending_between_steps() if ranks is None else nullcontext(Interruption())
     try:
-        with ending_between_steps() as interruption, display.shown(trainer):
+        with (
+            block as interruption,
+            display.shown(trainer),
+            np.errstate(all="ignore"),
+        ):  # a loss that is not finite has its own message
             trainer.fit(
                 opened, options.epochs - trainer.epoch, valid=valid, batch_size=options.batch, patience=options.early_stopping,
                 checkpoint=written.checkpoint, on_step=called(display.step, interruption.check),
                 on_epoch=called(display.epoch, interruption.check),
             )  # fmt: skip
     except KeyboardInterrupt:
-        trainer.save(written.checkpoint)
-        return _complain(f"interrupted after step {trainer.steps}; go on with --resume from {written.checkpoint}", INTERRUPTED)
+        if ranks is not None:
+            raise
+        if interruption.between_steps:
+            trainer.save(written.checkpoint)
+            return _complain(f"interrupted after step {trainer.steps}; --resume goes on from {written.checkpoint}", INTERRUPTED)
+        if trainer.epoch == first:
+            raise
+        return _complain(f"interrupted; {written.checkpoint} has everything up to epoch {trainer.epoch}", INTERRUPTED)
+    except OnnxError as error:
+        if trainer.epoch == first:
+            raise
+        raise OnnxError(f"{error}. {written.checkpoint} has everything up to epoch {trainer.epoch}") from error
     trainer.export(written.model)
     if not quiet:
         _draw(trainer, written, options)
@@ -122,7 +143,7 @@ def _trainer(options: argparse.Namespace, schedule: Any, written: Written, ranks
         model = replace_head(model, options.classes, options.seed)
     return Trainer(
         model, options.loss, make_optimizer(options), options.seed, trainable=options.train_only, frozen=tuple(options.freeze),
-        schedule=schedule, clip_norm=options.clip, accumulate=options.accumulate, ranks=ranks,
+        schedule=schedule, clip_norm=options.clip_norm, accumulate=options.accumulate, ranks=ranks,
     )  # fmt: skip
 
 

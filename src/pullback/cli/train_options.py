@@ -44,8 +44,12 @@ def _add_data(group: Any) -> None:
     group.add_argument(
         "--valid", type=Path, nargs="+", metavar="FILE", help="held-out data to judge each epoch by, in the same forms"
     )
-    group.add_argument("--size", type=image_size, metavar="HxW", help="of images, where the model takes any size: 224 or 224x320")
-    group.add_argument("--mean", type=float, nargs="+", metavar="X", help="of images from 0 to 1: subtracted; one number, or one a channel")
+    group.add_argument(
+        "--size", type=image_size, metavar="HxW", help="of images, where the model takes any size: 224 or 224x320"
+    )
+    group.add_argument(
+        "--mean", type=float, nargs="+", metavar="X", help="of images from 0 to 1: subtracted; one number, or one a channel"
+    )
     group.add_argument("--std", type=float, nargs="+", metavar="X", help="of images: divided by, after --mean")
     group.add_argument("--classes", type=int, metavar="N", help="a fresh last layer for so many classes (transfer learning)")
 
@@ -68,9 +72,13 @@ def _add_optimizer(group: Any) -> None:
     group.add_argument(
         "--warmup", type=float, default=0.0, metavar="N", help="epochs in which the learning rate rises (cosine, linear)"
     )
-    group.add_argument("--clip", type=float, metavar="X", help="most that the norm of all gradients may be")
+    group.add_argument("--clip-norm", type=float, metavar="X", help="most that the norm of all gradients may be")
     group.add_argument(
-        "--accumulate", type=int, default=1, metavar="N", help="parts that a batch is run in, one after the other, to save memory"
+        "--accumulate",
+        type=int,
+        default=1,
+        metavar="N",
+        help="parts that a batch is run in, one after the other, to save memory",
     )
     group.add_argument(
         "--early-stopping",
@@ -100,6 +108,8 @@ def check_options(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')} {value}: at least {least}")
+    if options.into.exists() and not options.into.is_dir():
+        raise ValueError(f"--into {options.into}: that is a file, not a folder")
     if options.model is None and options.data is not None:
         raise ValueError("--data without a model: name the ONNX file to train, as pullback train model.onnx --data ...")
     if options.model is not None and options.data is None:
@@ -116,7 +126,7 @@ def check_options(options: argparse.Namespace) -> None:
 def make_optimizer(options: argparse.Namespace) -> Any:
     from pullback.onnx.train.optimizers import SGD, Adam, AdamW
 
-    given = {"lr": OPTIMIZERS[options.optimizer] if options.lr is None else options.lr}
+    given: dict[str, Any] = {"lr": OPTIMIZERS[options.optimizer] if options.lr is None else options.lr}
     if options.weight_decay is not None:
         given["weight_decay"] = options.weight_decay
     if options.optimizer != "sgd":

@@ -28,7 +28,9 @@ def figure(name: str, value: float) -> str:
 def figures(values: Mapping[str, float], prefix: str = "") -> str:
     """The figures of an epoch in a row: of the training data, or with the prefix of the held-out data."""
     names = figure_names([values])
-    return ", ".join(f"{name.replace('_', ' ')} {figure(name, values[prefix + name])}" for name in names if prefix + name in values)
+    return ", ".join(
+        f"{name.replace('_', ' ')} {figure(name, values[prefix + name])}" for name in names if prefix + name in values
+    )
 
 
 class Display:
@@ -84,19 +86,20 @@ class Display:
 
 
 class Interruption:
-    """Whether somebody has pressed Ctrl-C, which ends training between two steps."""
+    """Ctrl-C, which ends training between two steps: what a step changes is changed as a whole, and can be saved."""
 
-    asked = False
+    asked = between_steps = False
 
     def check(self, trainer: Trainer) -> None:
-        """Raise where training may end: what a step changes is changed as a whole."""
+        """For the trainer to call where it may end."""
         if self.asked:
+            self.between_steps = True
             raise KeyboardInterrupt
 
 
 @contextmanager
 def ending_between_steps() -> Iterator[Interruption]:
-    """Inside the block the first Ctrl-C is remembered, and a second one is as usual."""
+    """Inside the block the first Ctrl-C is remembered; a second one is as usual, at once."""
     found = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield found

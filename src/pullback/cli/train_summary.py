@@ -32,16 +32,21 @@ def print_summary(options: argparse.Namespace, trainer: Trainer, written: Writte
     """The figures of the epoch whose weights were kept, the files, and the next commands."""
     history, kept = trainer.history, _kept_epoch(trainer)
     found = history.epochs[kept - 1]
-    rows = [(name.replace("_", " "), *(_shown(name, found.get(key)) for key in (name, VALID + name))) for name in figure_names([found])]
+    rows = [
+        (name.replace("_", " "), *(_shown(name, found.get(key)) for key in (name, VALID + name)))
+        for name in figure_names([found])
+    ]
     early = f", ended early: no better one than epoch {kept}" if history.stopped_early else ""
-    title = f"{len(history.epochs)} epochs, {trainer.steps} steps in {seconds:.1f} s{early}. Figures of epoch {kept}:"
-    print_table(title, ("", "training data", "held-out data"), rows)
+    print(f"{len(history.epochs)} epochs, {trainer.steps} steps in {seconds:.1f} s{early}")
+    print_table("", (f"after epoch {kept}", "training data", "held-out data"), rows)
     print(f"model       {written.model}")
     print(f"checkpoint  {written.checkpoint}")
     print(f"curves      {written.curves or 'none: they need matplotlib, pip install pullback[train]'}")
     print("\nwhat to do next:")
     print(f"  train on      the same command with --epochs {2 * options.epochs} --resume")
-    print(f"  run it        import pullback.onnx as px; px.Session({str(written.model)!r}).run(None, inputs), or any ONNX runtime")
+    print(
+        f"  run it        import pullback.onnx as px; px.Session({str(written.model)!r}).run(None, inputs), or any ONNX runtime"
+    )
     print(f"  look into it  pullback grads {shlex.quote(str(written.model))} --picture graph.svg")
 
 

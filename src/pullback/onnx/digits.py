@@ -81,7 +81,7 @@ def small_cnn(seed: int = 0) -> ModelProto:
     add("Flatten", "flat")
     add("Gemm", "scores", normal("head.weight", CLASSES, CHANNELS[-1] * 2 * 2), filled("head.bias", CLASSES, 0), transB=1)
 
-    shapes = {"images": ["N", 1, 8, 8], "scores": ["N", CLASSES]}
+    shapes: dict[str, list[str | int]] = {"images": ["N", 1, 8, 8], "scores": ["N", CLASSES]}
     images, scores = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     initializers = [numpy_helper.from_array(weight, name) for name, weight in weights.items()]
     graph = helper.make_graph(nodes, "digits", [images], [scores], initializers)

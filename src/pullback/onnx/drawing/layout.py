@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pullback.onnx.drawing.collapse import collapsed
-from pullback.onnx.drawing.stages import FAMILIES, TIMES, Part, Stage, Stages
+from pullback.onnx.drawing.stages import FAMILIES, Part, Stage, Stages, counted
 from pullback.pictures.scene import CODE_WIDTH, LETTER_WIDTH, Lines, Rectangle, Scene, Text
 
 MARGIN, BOX, GAP, LANE = 20.0, 290.0, 150.0, 13.0  # widths: around all, of a node, between the two columns, of a skip's line
@@ -155,8 +154,7 @@ def _paint_stage(scene: Scene, placed: Placed, frame: Frame, *, last: bool) -> N
         scene.add(Text(frame.left + INSIDE, y + LINE / 2, part.op, NORMAL, bold=True, start=True))
         indent = INSIDE + (len(part.op) + 1) * NORMAL * BOLD_WIDTH
         scene.add(Text(frame.left + indent, y + LINE / 2, part.detail, NORMAL - 1, start=True))
-        counted = " · ".join(op if times == 1 else f"{op} {TIMES}{times}" for op, times in Counter(part.backward).items())
-        text = _fit(counted, BOX - 2 * INSIDE, NORMAL * BOLD_WIDTH)
+        text = _fit(counted(part.backward), BOX - 2 * INSIDE, NORMAL * BOLD_WIDTH)
         scene.add(Text(frame.right + INSIDE, y + LINE / 2, text, NORMAL, bold=True, start=True))
         y += LINE
     wide = BOX - 2 * INSIDE - (len(stage.shape) + 2) * SMALL * LETTER_WIDTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ FAMILIES = {
     "dense": ("Gemm", "MatMul", "Einsum"),
     "loss": ("SoftmaxCrossEntropyLoss",),
 }  # fmt: skip
+PASSED_ON = "passed on"  # beside a node whose gradient needs no node of its own
 UNSEEN = ("Constant", "Identity")  # nodes that compute nothing
 
 
@@ -79,6 +81,11 @@ def shape_text(sizes: Sequence[int | str | None] | None) -> str:
     return TIMES.join("?" if size is None else str(size) for size in sizes) or "scalar"
 
 
+def counted(ops: Sequence[str]) -> str:
+    """Ops in the order they come first, with how often they come."""
+    return ", ".join(op if times == 1 else f"{op} {TIMES}{times}" for op, times in Counter(ops).items())
+
+
 def make_stages(model: ModelProto) -> Stages:
     """The stages of a training graph, in the order of its forward nodes."""
     graph, told = model.graph, describe(model)
@@ -86,7 +93,7 @@ def make_stages(model: ModelProto) -> Stages:
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     makers = {output: number for number, node in enumerate(graph.node) for output in node.output if output}
     forward = _ancestors(graph.node, makers, [told.loss, *told.outputs, *told.running.values()])
-    owners = _owners(graph.node, makers, forward)
+    owners = _owners(graph.node, makers, forward, told.loss)
     number_of: dict[int, int] = {}  # the stage of a forward node
     stages: list[Stage] = []
     opsets = {entry.domain: entry.version for entry in model.opset_import}
@@ -105,7 +112,7 @@ def make_stages(model: ModelProto) -> Stages:
             )
         )
     for number, node in enumerate(graph.node):
-        stage = number_of.get(owners[number] if number not in forward else number)
+        stage = number_of.get(owners.get(number, -1) if number not in forward else number)
         if stage is None:
             continue
         if number in forward:
@@ -114,6 +121,7 @@ def make_stages(model: ModelProto) -> Stages:
             stages[stage].parts[0].backward.append(node.op_type)
             used = [name for name in node.input if makers.get(name, -1) in forward or (name in shapes and name not in makers)]
             stages[stage].kept += [name for name in used if name not in weights and name not in stages[stage].kept]
+    _mark_passing(stages)
     fed = [(value.name, shapes[value.name]) for value in graph.input if value.name not in weights]
     count = sum(_size(weights[name]) for name in told.gradients if name in weights)
     return Stages(graph.name, told.loss, fed, stages, len(forward), len(graph.node) - len(forward), len(told.gradients), count)
@@ -142,31 +150,33 @@ def _sources(node: NodeProto, makers: Mapping[str, int], nodes: Sequence[NodePro
     return found
 
 
-def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[int]) -> list[int | None]:
-    """For each backward node the forward node that it belongs to: whose result's gradient it reads, at first or second hand."""
-    owners: list[int | None] = [None] * len(nodes)
+def _owners(nodes: Sequence[NodeProto], makers: Mapping[str, int], forward: set[int], loss: str) -> dict[int, int]:
+    """For each backward node the forward node that it belongs to, which its name begins with; sums belong to what is summed."""
+    by_scope = {f"{nodes[number].name}_Grad": number for number in forward}
+    owners = {}
     for number, node in enumerate(nodes):
-        if number in forward:
-            continue
         summed = node.output[0].removesuffix(GRADIENT)
-        if node.name.startswith("AccumulateGrad") and makers.get(summed) in forward:
-            owners[number] = makers[summed]  # what sums the gradients of a tensor stands beside the node that made it
-            continue
-        for name in node.input:
-            maker = makers.get(name.removesuffix(GRADIENT)) if name.endswith(GRADIENT) else None
-            if maker in forward:
-                owners[number] = maker
-                break
-        else:
-            owners[number] = next(
-                (owners[makers[name]] for name in node.input if name in makers and makers[name] not in forward), None
-            )
-    for number in reversed(range(len(nodes))):  # what reads no gradient, such as a shape: with whom it is for
-        for name in nodes[number].input if number not in forward and owners[number] is not None else ():
-            maker = makers.get(name)
-            if maker is not None and maker not in forward and owners[maker] is None:
-                owners[maker] = owners[number]
+        scope = node.name.rpartition("/")[0]
+        owner = makers.get(summed) if node.name.startswith("AccumulateGrad") else by_scope.get(scope)
+        if scope == "loss" and owner is None:
+            owner = makers[loss]
+        if number not in forward and owner in forward:
+            owners[number] = owner
     return owners
+
+
+def _mark_passing(stages: list[Stage]) -> None:
+    """Find the stages whose gradient is that of their result, so that no node is needed for it."""
+    behind = [False] * len(stages)  # whether something that has a backward node comes before, or after
+    ahead = [False] * len(stages)
+    for number, stage in enumerate(stages):
+        behind[number] = any(behind[read] or stages[read].parts[0].backward for read in stage.reads)
+    for number in reversed(range(len(stages))):
+        for read in stages[number].reads:
+            ahead[read] = ahead[read] or ahead[number] or bool(stages[number].parts[0].backward)
+    for stage, before, after in zip(stages, behind, ahead, strict=True):
+        if before and after and not stage.parts[0].backward:
+            stage.parts[0].backward.append(PASSED_ON)
 
 
 def _detail(attrs: Mapping[str, Any], weight: tuple[int, ...] | None, op_type: str) -> str:

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pullback.onnx.executor.registry import FUSED, MICROSOFT, PULLBACK, Node
+from pullback.onnx.executor.registry import FUSED, MICROSOFT, Node
 
-BATCH_NORM, BATCH_NORM_GRAD = (MICROSOFT, "BatchNormInternal"), (PULLBACK, "BatchNormalizationGrad")
+BATCH_NORM, BATCH_NORM_GRAD = (MICROSOFT, "BatchNormInternal"), (MICROSOFT, "BatchNormalizationGrad")
 RELU, RELU_GRAD = ("", "Relu"), (MICROSOFT, "ReluGrad")
 ADD, SUM, CONV = ("", "Add"), ("", "Sum"), ("", "Conv")
 MAX_POOL, MAX_POOL_GRAD = ("", "MaxPool"), ("", "MaxPoolGrad")

@@ -6,7 +6,7 @@ computed from them); later runs skip those nodes. It also sees where a result ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pullback.onnx.executor.context import ALONE, Context
 from pullback.onnx.executor.fusion import fused
 from pullback.onnx.executor.layout import FEWEST_AXES, as_layout, channels_last, filter_as_last
 from pullback.onnx.executor.liveness import Plan, Trace, planned
-from pullback.onnx.executor.read import opsets_of, read_node, static_shape, to_array
+from pullback.onnx.executor.read import argument, opsets_of, read_node, static_shape, to_array
 from pullback.onnx.executor.registry import Node, Op, find_op
 from pullback.rules import Array
 
@@ -25,24 +25,28 @@ OnOutput = Callable[[str, Array], None]
 
 # Ops of images, with the inputs that lie channels_last: converted once, ahead of the first that reads them.
 IMAGES = {
-    "Conv": (0,), "ConvTranspose": (0,), "MaxPool": (0,), "AveragePool": (0,), "BatchNormInternal": (0,),
-    "ConvGrad": (0, 1), "ConvTransposeGrad": (0, 1), "MaxPoolGrad": (0, 1), "AveragePoolGrad": (0,),
-    "BatchNormalizationGrad": (0, 1),
+    "Conv": (0,), "ConvRelu": (0,), "ConvTranspose": (0,), "MaxPool": (0,), "MaxPoolWinners": (0,), "AveragePool": (0,),
+    "BatchNormInternal": (0,), "BatchNormRelu": (0,), "ConvGrad": (0, 1), "ConvTransposeGrad": (0, 1), "MaxPoolGrad": (0, 1),
+    "MaxPoolGradFromWinners": (0, 1), "AveragePoolGrad": (0,), "BatchNormalizationGrad": (0, 1), "BatchNormReluGrad": (0, 1),
 }  # fmt: skip
-FILTERS = {"Conv": 1, "ConvTranspose": 1, "ConvGrad": 2, "ConvTransposeGrad": 2}
+FILTERS = {"Conv": 1, "ConvRelu": 1, "ConvTranspose": 1, "ConvGrad": 2, "ConvTransposeGrad": 2}
 OF_SHAPES = ("Shape", "Size")
 RANDOM = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 MOST_PLANS = 32
 
 
 class Program:
-    """A graph, forward or training. `outputs`: those to compute, all where None."""
+    """A graph, forward or training. `outputs`: those to compute, all where None.
 
-    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None) -> None:
+    `fed`: initializers whose values are not kept, since every run is given them. Nothing of the model itself is kept: a part of a
+    protobuf message holds the whole of it in memory.
+    """
+
+    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None, fed: Collection[str] = ()) -> None:
         graph, opsets = model.graph, opsets_of(model)
         self.outputs = tuple(value.name for value in graph.output) if outputs is None else tuple(outputs)
-        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer}
-        self.inputs = {value.name: value for value in graph.input}
+        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer if tensor.name not in fed}
+        self.inputs = {value.name: argument(value) for value in graph.input}
         self.required = tuple(name for name in self.inputs if name not in defaults)
         self._declared = {value.name: static_shape(value) for value in (*graph.value_info, *graph.output, *graph.input)}
         nodes = self._needed([read_node(proto, opsets) for proto in graph.node])

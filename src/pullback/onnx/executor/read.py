@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,16 @@ def static_shape(value: onnx.ValueInfoProto) -> tuple[int | str | None, ...] | N
 def declared_dtype(value: onnx.ValueInfoProto) -> np.dtype[Any] | None:
     kind = value.type.tensor_type.elem_type
     return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input or output of a model; open sizes are names or None."""
+
+    name: str
+    shape: tuple[int | str | None, ...] | None
+    dtype: np.dtype[Any] | None
+
+
+def argument(value: onnx.ValueInfoProto) -> Argument:
+    return Argument(value.name, static_shape(value), declared_dtype(value))

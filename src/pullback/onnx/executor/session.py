@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,10 @@ from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
-from pullback.onnx.executor.read import declared_dtype, static_shape
+from pullback.onnx.executor.read import Argument, argument
 from pullback.onnx.model_files import load_model
 from pullback.rules import Array
 from pullback.shown import shown
-
-
-@dataclass(frozen=True)
-class Argument:
-    """An input or output of a model; open sizes are names or None."""
-
-    name: str
-    shape: tuple[int | str | None, ...] | None
-    dtype: np.dtype[Any] | None
-
-
-def _argument(value: onnx.ValueInfoProto) -> Argument:
-    return Argument(value.name, static_shape(value), declared_dtype(value))
 
 
 class Session:
@@ -41,8 +27,8 @@ class Session:
     def __init__(self, model: Any, *, seed: int = 0) -> None:
         proto = load_model(model)
         self._program = Program(proto)
-        self._inputs = {value.name: _argument(value) for value in proto.graph.input}
-        self._outputs = tuple(_argument(value) for value in proto.graph.output)
+        self._inputs = {value.name: argument(value) for value in proto.graph.input}
+        self._outputs = tuple(argument(value) for value in proto.graph.output)
         self._seed, self._runs = seed, 0
         self._narrowed: dict[tuple[str, ...], Program] = {self._program.outputs: self._program}
         self._model = proto

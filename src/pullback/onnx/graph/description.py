@@ -14,7 +14,10 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class TrainingDescription:
-    """`target` is None where the model computes its own loss. `gradients`: parameter -> output. `running`: initializer -> output."""
+    """`target` is None where the model computes its own loss. `gradients`: parameter -> output. `running`: initializer -> output.
+
+    `loss_weight`: an input that all gradients are multiplied by, where the graph has one.
+    """
 
     loss: str
     target: str | None
@@ -22,6 +25,7 @@ class TrainingDescription:
     gradients: dict[str, str]
     running: dict[str, str]
     outputs: tuple[str, ...]
+    loss_weight: str | None = None
 
 
 def write_description(model: onnx.ModelProto, description: TrainingDescription) -> None:
@@ -36,6 +40,7 @@ def write_description(model: onnx.ModelProto, description: TrainingDescription) 
             "pullback.gradients": json.dumps(description.gradients),
             "pullback.running": json.dumps(description.running),
             "pullback.outputs": json.dumps(list(description.outputs)),
+            "pullback.loss_weight": description.loss_weight or "",
         },
     )
 
@@ -61,4 +66,5 @@ def describe(model: onnx.ModelProto) -> TrainingDescription:
         dict(json.loads(props["pullback.gradients"])),
         dict(json.loads(props["pullback.running"])),
         tuple(json.loads(props["pullback.outputs"])),
+        props.get("pullback.loss_weight") or None,
     )

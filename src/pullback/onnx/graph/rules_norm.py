@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pullback.onnx.graph.emit import Value
-from pullback.onnx.graph.view import NodeView
+from pullback.onnx.graph import functions
+from pullback.onnx.graph.emit import Shape, TensorType, Value
+from pullback.onnx.graph.view import NodeView, reduced_to
 
 EPSILON = 1e-5
+GROUPS_BY_CHANNEL = 21
 
 
 def batch_norm_training(n: NodeView) -> Sequence[Value | None]:
@@ -30,3 +32,59 @@ def batch_norm_inference(n: NodeView) -> Sequence[Value | None]:
         dscale = n.g.sum_over(n.dy * centered, channels_apart, keepdims=False) * inverse
     dbias = n.g.sum_over(n.dy, channels_apart, keepdims=False) if n.wanted[2] else None
     return dx, dscale, dbias
+
+
+def layer_norm(n: NodeView) -> Sequence[Value | None]:
+    """By ONNX Runtime's LayerNormalizationGrad, which takes a scale of the whole normalised shape."""
+    axis, scale = n.attr("axis", -1), n.b
+    shape = None if n.x.shape is None else n.x.shape[axis:]
+    mean, inverse = n.output(1, "_mean"), n.output(2, "_inv_std_dev")
+    stretched = shape is not None and scale.shape is not None and _differ(shape, scale.shape)
+    if stretched:
+        if not all(isinstance(size, int) for size in shape or ()):
+            raise n.unknown("the shape that it normalises")
+        scale = n.op.Expand(scale, n.g.constant(shape))
+    dx, dscale, dbias = n.ms.LayerNormalizationGrad(n.dy, n.x, scale, mean, inverse, outputs=3, axis=axis)
+    if stretched:
+        whole = n.g.typed(dscale, TensorType(scale.dtype, shape)), n.g.typed(dbias, TensorType(scale.dtype, shape))
+        dscale = reduced_to(n.g, whole[0], n.b, whole[0])
+        bias = n.given(2)
+        dbias = reduced_to(n.g, whole[1], bias, whole[1]) if bias is not None else None
+    return dx, dscale, dbias
+
+
+def _differ(shape: Shape, other: Shape) -> bool:
+    """Whether two shapes are known to be different."""
+    numbers = ((a, b) for a, b in zip(shape, other, strict=False) if isinstance(a, int) and isinstance(b, int))
+    return len(shape) != len(other) or any(a != b for a, b in numbers)
+
+
+def _group_gradients(n: NodeView, scale: Value, groups: int) -> Sequence[Value]:
+    shape, epsilon = n.g.constant([0, groups, -1]), n.g.constant(n.attr("epsilon", EPSILON), n.x.dtype)
+    body = functions.group_normalization_grad
+    grads: Sequence[Value] = n.g.call("GroupNormalizationGrad", body, n.dy, n.x, scale, shape, epsilon, outputs=3)
+    return grads
+
+
+def _channels(n: NodeView) -> int:
+    channels = n.x.shape[1] if n.x.shape is not None else None
+    if not isinstance(channels, int):
+        raise n.unknown("its number of channels")
+    return channels
+
+
+def instance_norm(n: NodeView) -> Sequence[Value]:
+    """A group for each channel."""
+    return _group_gradients(n, n.b, _channels(n))
+
+
+def group_norm(n: NodeView) -> Sequence[Value]:
+    """Before opset 21 scale and bias are of groups: repeated for the channels, and their gradients summed back."""
+    groups = n.attr("num_groups")
+    if n.node.opset >= GROUPS_BY_CHANNEL:
+        return _group_gradients(n, n.b, groups)
+    each = _channels(n) // groups
+    scale = n.op.Reshape(n.op.Expand(n.op.Unsqueeze(n.b, n.g.constant([1])), n.g.constant([groups, each])), n.g.constant([-1]))
+    dx, *of_channels = _group_gradients(n, scale, groups)
+    rows = n.g.constant([groups, each])
+    return dx, *(n.g.sum_over(n.op.Reshape(d, rows), [1], keepdims=False) for d in of_channels)

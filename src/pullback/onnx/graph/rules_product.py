@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.emit import TensorType, Value, broadcast
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 
@@ -82,8 +82,6 @@ def _summed(n: NodeView, product: Value, target: Value, *, row: bool, column: bo
     if row or column:  # all batches are summed: a vector has none
         summed = n.g.sum_over(product, list(range(max(ranks) - 2)))
         return n.g.reshape(summed, target)
-    from pullback.onnx.graph.emit import TensorType, broadcast
-
     batch = broadcast([(n.a.shape or ())[:-2], (n.b.shape or ())[:-2]]) or ()
     whole = n.g.typed(product, TensorType(target.dtype, (*batch, *(target.shape or ())[-2:])))
     return reduced_to(n.g, whole, target, whole)
@@ -92,3 +90,38 @@ def _summed(n: NodeView, product: Value, target: Value, *, row: bool, column: bo
 def _same_batch(n: NodeView) -> bool:
     a, b = (n.a.shape or ())[:-2], (n.b.shape or ())[:-2]
     return a == b and None not in a
+
+
+def einsum(n: NodeView) -> list[Value | None]:
+    """The gradient of an operand: the same sum with the operand and the result in each other's place."""
+    terms, result = _subscripts(n)
+    grads: list[Value | None] = []
+    for place, want in enumerate(n.wanted):
+        if not want:
+            grads.append(None)
+            continue
+        others = [i for i in range(len(terms)) if i != place]
+        known = set(result).union(*(terms[i] for i in others))
+        if not set(terms[place]) <= known or any(len(set(term)) < len(term) for term in (*terms, result)):
+            raise n.refuse(f"equation {n.attr('equation')!r} sums an operand alone or takes a diagonal, which has no gradient here")
+        equation = ",".join([result, *(terms[i] for i in others)]) + "->" + terms[place]
+        grads.append(n.op.Einsum(n.dy, *(n.input(i) for i in others), equation=equation))
+    return grads
+
+
+def _subscripts(n: NodeView) -> tuple[list[str], str]:
+    """One letter an axis, with an ellipsis written out and the result named."""
+    left, _, result = n.attr("equation").replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not result and "->" not in n.attr("equation"):
+        letters = left.replace(",", "").replace("...", "")
+        result = ("..." if "..." in left else "") + "".join(sorted(each for each in set(letters) if letters.count(each) == 1))
+    if "..." not in left:
+        return terms, result
+    free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in left]
+    counts = [n.rank(n.input(i)) - len(term.replace("...", "")) for i, term in enumerate(terms)]
+    batches = [(n.input(i).shape or ())[:count] for i, count in enumerate(counts) if "..." in terms[i]]
+    if any(batch != batches[0] or None in batch for batch in batches):
+        raise n.refuse(f"equation {n.attr('equation')!r} stretches an operand along its ellipsis, which has no gradient here")
+    batch = "".join(free[: len(batches[0])])
+    return [term.replace("...", batch) for term in terms], result.replace("...", batch)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from pullback.onnx.graph import functions
 from pullback.onnx.graph.emit import TensorType, Value
 from pullback.onnx.graph.view import NodeView
 
@@ -20,8 +22,14 @@ def conv(n: NodeView) -> Sequence[Value | None]:
 
 
 def max_pool(n: NodeView) -> Value:
+    """By Indices, in C order where the model itself does not use them: ONNX Runtime's gradient knows no other."""
+    if len(n.node.outputs) < 2 or not n.node.outputs[1]:
+        for attribute in [each for each in n.proto.attribute if each.name == "storage_order"]:
+            n.proto.attribute.remove(attribute)
+        order = {}
+    else:
+        order = n.attributes("storage_order")
     indices = n.output(1, "_mask", TensorType(TensorProto.INT64, n.y.shape))
-    order = n.attributes("storage_order")
     dx: Value = n.op.MaxPoolGrad(n.dy, indices, shape_of=n.x.name, **order)
     return dx
 
@@ -38,21 +46,44 @@ def global_average_pool(n: NodeView) -> Value:
 def spread(n: NodeView, dy: Value, *, mean: bool) -> Value:
     """The gradient of a sum (or mean) over axes that dy still has, of size 1: the same for each entry of x."""
     if mean:
-        dy = n.g.typed(dy * one_over_count(n, dy), dy.type)
+        scaled = dy * one_over_count(n, dy)
+        dy = scaled if scaled is dy else n.g.typed(scaled, dy.type)
     dx: Value = n.op.Expand(dy, n.g.shape_of(n.x))
     return dx
 
 
 def one_over_count(n: NodeView, dy: Value) -> float | Value:
     """1 / (entries of x for each of dy)."""
-    sizes = zip(n.x.shape or (None,), dy.shape or (None,), strict=False)
-    count = 1
-    for size, kept in sizes:
-        if size == kept:
-            continue
-        if not isinstance(size, int) or not isinstance(kept, int):
-            g, x = n.g, n.x
-            entries = g.right_after(x, lambda: g.number(g.op.Size(x), x))
-            return g.number(g.op.Size(dy), x) / entries  # type: ignore[no-any-return]
-        count *= size // kept
-    return 1 / count
+    g, x = n.g, n.x
+    large, small = x.shape or (None,), dy.shape
+    pairs = list(zip(large, (1,) * len(large) if small == () else small or (None,), strict=False))
+    if all(size == kept is not None or isinstance(size, int) and isinstance(kept, int) for size, kept in pairs):
+        return 1 / math.prod(size // kept for size, kept in pairs if isinstance(size, int) and isinstance(kept, int))
+    entries = g.right_after(x, lambda: g.number(g.op.Size(x), x))
+    return g.number(g.op.Size(dy), x) / entries
+
+
+def global_max_pool(n: NodeView) -> Value:
+    dx: Value = n.g.call("GlobalMaxPoolGrad", functions.global_max_pool_grad, n.dy, n.x)
+    return dx
+
+
+def lp_pool(n: NodeView) -> Value:
+    dx: Value = n.own.LpPoolGrad(n.dy, n.x, n.y, **n.attributes("p", *AVERAGE))
+    return dx
+
+
+def conv_transpose(n: NodeView) -> Sequence[Value | None]:
+    """A transposed convolution is the input gradient of a convolution: dX is that convolution of dY, and dW its filter gradient
+    with X and dY in each other's place. Where the sizes are given otherwise than by pads, ONNX Runtime's node, which its CPU lacks.
+    """
+    wanted = (*n.wanted, False)[:3]
+    if "output_shape" in n.node.attrs or n.attr("auto_pad", "NOTSET").startswith("SAME"):
+        more = n.attributes("output_padding", "output_shape")
+        grads: Sequence[Value | None] = n.ms.ConvTransposeGrad(n.dy, n.x, n.b, outputs=wanted, **n.attributes(*CONV), **more)
+        return grads
+    attrs = n.attributes(*CONV)
+    dx = n.op.Conv(n.dy, n.b, **attrs) if wanted[0] else None
+    dw = n.ms.ConvGrad(n.x, n.dy, n.b, outputs=(False, True, False), **attrs)[1] if wanted[1] else None
+    db = n.g.sum_over(n.dy, [0, *range(2, n.rank())], keepdims=False) if wanted[2] else None
+    return dx, dw, db

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -33,6 +34,7 @@ def training_graph(
     output: str | None = None,
     ignore_index: int | None = None,
     delta: float = 1.0,
+    weighted: bool = False,
 ) -> onnx.ModelProto:
     """The graph that computes a model's loss and the gradient of every trainable parameter.
 
@@ -40,6 +42,7 @@ def training_graph(
     "soft_cross_entropy" (shares of the classes), "mse", "l1", "huber" (with `delta`), "bce_with_logits", or the name of a scalar
     output of the model. `trainable`, `frozen`: names or patterns such as "layer4.*"; by default all weights, and frozen wins.
     `output`: the output that the loss is of, by default the first. `ignore_index`: a class number that does not count.
+    `weighted`: with an input more, a number that all gradients are multiplied by: the share of these rows in a larger batch.
 
     Inputs: those of the model, the target, the parameters (as defaults that a feed may override). Outputs: the loss, the outputs of
     the model, `<parameter>_grad` for each parameter, then the next running statistics of batch normalisations. `describe` of
@@ -49,7 +52,7 @@ def training_graph(
     if is_training_graph(source):
         raise OnnxError("this model is a training graph already; give the model it was made from")
     ready = prepare(source)
-    reverse = _Reverse(ready, chosen(ready, trainable, frozen), asked=trainable is not None)
+    reverse = _Reverse(ready, chosen(ready, trainable, frozen), asked=trainable is not None, weighted=weighted)
     return reverse.run(loss, output, LossOptions(ignore_index, delta))
 
 
@@ -60,6 +63,8 @@ class _Reverse:
     ready: Prepared
     parameters: list[str]
     asked: bool
+    weighted: bool = False
+    loss_weight: str | None = None
     gradients: dict[str, list[Value]] = field(default_factory=dict)
     final: dict[str, str] = field(default_factory=dict)
     final_outputs: set[str] = field(default_factory=set)
@@ -97,7 +102,7 @@ class _Reverse:
         gradients = {name: self._as_output(name) for name in parameters}
         outputs = [name for name in own if name != loss_name]
         description = TrainingDescription(
-            loss_name, target, tuple(parameters), gradients, self.running, tuple(outputs)
+            loss_name, target, tuple(parameters), gradients, self.running, tuple(outputs), self.loss_weight
         )
         return self._model(description)
 
@@ -113,9 +118,8 @@ class _Reverse:
             shape = self.types[loss].shape
             if not self.types[loss].floating or (shape is not None and any(size != 1 for size in shape)):
                 raise OnnxError(f"the output '{loss}' of the model is no loss: it has shape {shape}, a loss is one number")
-            self.gradients[loss] = [self.g.constant(1, self.types[loss].dtype)]
-            if shape:
-                self.gradients[loss] = [self.g.constant([1] * len(shape), self.types[loss].dtype)]
+            one = self.g.constant(np.ones([1] * len(shape or ())), self.types[loss].dtype)
+            self.gradients[loss] = [self._weighted(one)]
             return loss, None
         name = output or own[0]
         if name not in own:
@@ -128,9 +132,19 @@ class _Reverse:
         self.g.scope = "loss"
         value, gradient = kind.run(self.g, scores, target, options)
         self.graph.input.append(target.type.value_info(target.name))
-        self.gradients[name] = [self.g.typed(gradient, scores.type)]
+        self.gradients[name] = [self.g.typed(self._weighted(gradient), scores.type)]
         self.g.types[value.name] = TensorType(scores.dtype, ())
         return self.g.rename(value, "loss"), target.name
+
+    def _weighted(self, gradient: Value) -> Value:
+        """A gradient of the loss times the input that says how much the loss counts, where there is to be one."""
+        if not self.weighted:
+            return gradient
+        self.loss_weight = self.g.unique("loss_weight")
+        kind = self.g.types[self.loss_weight] = TensorType(gradient.dtype, ())
+        self.graph.input.append(kind.value_info(self.loss_weight))
+        self.graph.initializer.append(helper.make_tensor(self.loss_weight, kind.dtype, (), [1]))
+        return gradient * self.g.value(self.loss_weight)
 
     # back through the nodes
 

@@ -121,9 +121,9 @@ def div(node: Node, a: Array, b: Array, out: Array | None = None) -> Array:
     """Integers are divided towards zero."""
     if a.dtype.kind not in "iu":
         return np.divide(a, b, out=broadcast_result(a, b, out))
-    quotient: Array = np.asarray(np.floor_divide(a, b))
-    if a.dtype.kind == "i":
-        quotient += (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
+    too_low = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
+    quotient: Array = np.floor_divide(a, b, out=broadcast_result(a, b, out))
+    quotient += too_low
     return quotient
 
 
@@ -163,6 +163,4 @@ def power(node: Node, a: Array, b: Array) -> Array:
 
 @op("BitShift")
 def bit_shift(node: Node, a: Array, b: Array) -> Array:
-    """Shifts by the width of the type and more leave nothing."""
-    shift = np.left_shift if node.attr("direction") == "LEFT" else np.right_shift
-    return np.asarray(np.where(b < a.dtype.itemsize * 8, shift(a, b), np.zeros((), a.dtype)))
+    return np.asarray(np.left_shift(a, b) if node.attr("direction") == "LEFT" else np.right_shift(a, b))

@@ -24,8 +24,8 @@ def batch_norm_relu(
     """Relu(BatchNormalization(x)) or Relu(BatchNormalization(x) + add)."""
     if add is not None and add.shape != x.shape:  # stretched: not for one pass
         y, *rest = batch_norm_training(node, x, scale, bias, mean, var, context)
-        return np.maximum(y + add, x.dtype.type(0)), *rest
-    return batch_norm_training(node, x, scale, bias, mean, var, context, relu=True, add=add)
+        return np.maximum(y + add, x.dtype.type(0)), *rest[:4]
+    return batch_norm_training(node, x, scale, bias, mean, var, context, relu=True, add=add)[:5]
 
 
 @op("BatchNormReluGrad", domain=FUSED, context=True)

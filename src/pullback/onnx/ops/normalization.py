@@ -1,23 +1,20 @@
-"""Normalisations: of each channel over the batch, of layers, groups, instances and neighbouring channels."""
+"""Normalisations of layers, groups, instances and neighbouring channels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
-from pullback.onnx.executor.registry import MICROSOFT, Node, op
+from pullback.onnx.executor.registry import Node, op
 from pullback.onnx.ops.arguments import axes_of, axis_of, refused
 from pullback.onnx.ops.convolution import for_kernel, from_kernel, layout_name
 from pullback.ops.bias import conv_grad_bias
 from pullback.rules import Array
 
-TRAINING_BY_ATTRIBUTE = 14  # since when BatchNormalization says whether it trains; before, by asking for more than one output
 GROUPS_BY_CHANNEL = 21  # since when GroupNormalization's scale and bias are of channels, not of groups
 EPSILON = 1e-5
 
@@ -35,57 +32,11 @@ def channel_sums(x: Array) -> Array:
     return conv_grad_bias(for_kernel(x, last), layout=layout_name(last))
 
 
-def batch_statistics(x: Array, context: Context) -> tuple[Array, Array, Array]:
-    """Mean and (population) variance of each channel, over all ranks' parts of the batch, and x less its mean."""
-    reduce: Callable[[Array], Array] = context.all_reduce or (lambda sums: sums)
-    own = np.append(channel_sums(x).astype(np.float64), x.size // max(x.shape[1], 1))
-    *sums, count = reduce(own)
-    mean = (np.array(sums) / max(count, 1)).astype(x.dtype)
-    centred = np.subtract(x, by_channel(mean, x.ndim), out=empty_like(x))
-    squares = reduce(channel_sums(np.square(centred, out=empty_like(x))).astype(np.float64))
-    return mean, (squares / max(count, 1)).astype(x.dtype), centred
-
-
 def scaled(x: Array, factor: Array, shift: Array, out: Array | None = None) -> Array:
     """factor x + shift of each channel."""
     y = np.multiply(x, by_channel(factor, x.ndim), out=empty_like(x) if out is None else out)
     y += by_channel(shift, x.ndim)
     return y
-
-
-def _trained(
-    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, context: Context
-) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Y, the next running mean and variance, and this batch's mean, variance and inverse deviation."""
-    batch_mean, batch_var, centred = batch_statistics(x, context)
-    inverse = 1 / np.sqrt(batch_var + x.dtype.type(node.attr("epsilon", EPSILON)))
-    y = scaled(centred, scale * inverse, bias, out=centred)
-    old = mean.dtype.type(node.attr("momentum", 0.9))
-    new = mean.dtype.type(1 - node.attr("momentum", 0.9))
-    return y, mean * old + batch_mean * new, var * old + batch_var * new, batch_mean, batch_var, inverse
-
-
-@op("BatchNormalization", context=True)
-def batch_normalization(
-    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, context: Context
-) -> Array | tuple[Array, ...]:
-    if node.attr("spatial", 1) == 0:
-        raise refused(node, "spatial is 0", "export the model with an opset of at least 9")
-    old = node.opset < TRAINING_BY_ATTRIBUTE
-    if node.attr("training_mode", 0) or (old and node.wants(1)):
-        y, *statistics, _ = _trained(node, x, scale, bias, mean, var, context)
-        return y, *statistics[: 4 if old else 2]
-    factor = scale / np.sqrt(var + var.dtype.type(node.attr("epsilon", EPSILON)))
-    return scaled(x, factor.astype(x.dtype), (bias - mean * factor).astype(x.dtype))
-
-
-@op("BatchNormInternal", domain=MICROSOFT, context=True)
-def batch_norm_internal(
-    node: Node, x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, context: Context
-) -> tuple[Array, ...]:
-    """BatchNormalization in training, with what its gradient needs: mean and inverse deviation of the batch."""
-    y, running_mean, running_var, batch_mean, _, inverse = _trained(node, x, scale, bias, mean, var, context)
-    return y, running_mean, running_var, batch_mean, inverse
 
 
 def normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:

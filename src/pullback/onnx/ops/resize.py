@@ -45,19 +45,22 @@ class AxisSamples:
 def _coordinates(mode: str, n: int, size: int, scale: float, roi: tuple[float, float]) -> Coordinates:
     """Where in the input's axis the centre of each output cell lies."""
     x = np.arange(size, dtype=np.float64)
+    # A scale that is these sizes' quotient but for its rounding to float32 is taken to be it: cells that fall together stay so.
+    exact = np.float32(scale) == np.float32(size / n)
+    back = (lambda place: place * n / size) if exact else (lambda place: place / scale)
     if mode == "align_corners":
         return x * ((n - 1) / (size - 1)) if size > 1 else x
     if mode == "asymmetric":
-        return x / scale
+        return back(x)
     if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
+        return back(x + 0.5)
     if mode == EXTRAPOLATED:
         start, end = roi
         return start * (n - 1) + x * ((end - start) * (n - 1) / (size - 1)) if size > 1 else x + 0.5 * (start + end) * (n - 1)
     if mode == "pytorch_half_pixel" and size == 1:
         return x
     shift = n / 2 * (1 - size / (scale * n)) if mode == "half_pixel_symmetric" else 0.0
-    return shift + (x + 0.5) / scale - 0.5
+    return shift + back(x + 0.5) - 0.5
 
 
 def _tent(distance: Coordinates, _a: float) -> Coordinates:
@@ -85,7 +88,7 @@ def _samples(attrs: dict[str, Any], axis: int, n: int, size: int, scale: float, 
     first = np.floor(x - support).astype(np.int64) + 1
     cells = first[:, None] + np.arange(math.ceil(2 * support), dtype=np.int64)
     weights = kernel((cells - x[:, None]) * stretch, attrs.get("cubic_coeff_a", -0.75))
-    if attrs.get("exclude_outside", 0) or stretch < 1:
+    if attrs.get("exclude_outside", 0):
         weights = np.where((cells < 0) | (cells >= n), 0, weights)
     return AxisSamples(axis, cells.clip(0, n - 1), weights / weights.sum(axis=1, keepdims=True), outside)
 

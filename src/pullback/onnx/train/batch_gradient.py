@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
+from pullback.onnx.graph.description import TrainingDescription
 from pullback.onnx.train.feeding import Feeds
 from pullback.onnx.train.memory_order import flat
 from pullback.onnx.train.metrics import Metric, scores_of
@@ -56,8 +56,10 @@ def parts_of(rows: int, accumulate: int, ranks: Ranks | None) -> list[Part]:
 class GradientRunner:
     """Runs a training graph. `names` says what is what in it."""
 
-    def __init__(self, program: Program, names: Any, ranks: Ranks | None) -> None:
+    def __init__(self, program: Program, names: TrainingDescription, ranks: Ranks | None) -> None:
         self.program, self.names, self.ranks = program, names, ranks
+        weight = None if names.loss_weight is None else program.inputs[names.loss_weight]
+        self.weight_dtype = None if weight is None else weight.dtype
         self.parameter_of = {output: parameter for parameter, output in names.gradients.items()}
 
     def run(
@@ -77,7 +79,7 @@ class GradientRunner:
         for i, part in enumerate(parts):
             last = i == len(parts) - 1
 
-            def arrived(name: str, array: Array, part: Part = part, last: bool = last) -> None:
+            def arrived(name: str, array: Array, last: bool = last) -> None:
                 parameter = self.parameter_of.get(name)
                 if parameter is None:
                     return
@@ -90,22 +92,20 @@ class GradientRunner:
                     buckets.add(parameter, gradients[parameter])
 
             given = feeds.part(part.rows)
-            weight = {} if part.weight == 1 else {self.names.loss_gradient: self._weight(part.weight)}
+            weight = (
+                {} if self.names.loss_weight is None else {self.names.loss_weight: np.array(part.weight, self.weight_dtype)}
+            )
             here = Context(
                 context.seed,
                 context.step,
                 part.rows.start,
                 self.ranks.sum if self.ranks is not None and part.together else None,
             )
-            results = self.program.run(
-                {**given, **weight, **parameters.arrays, **running}, on_output=arrived, context=here
-            )
+            with np.errstate(all="ignore"):  # a loss that is not finite is one error, and not a dozen warnings before it
+                results = self.program.run({**given, **weight, **parameters.arrays, **running}, on_output=arrived, context=here)
             running = {name: results[output] for name, output in self.names.running.items()}
-            scores = scores_of(metrics, results[self.names.outputs[0]], given.get(self.names.target or ""))
+            scores = scores_of(metrics, results, self.names.outputs, given.get(self.names.target or ""))
             means += part.weight * np.array([float(results[self.names.loss]), *scores])
         if self.ranks is not None and buckets is not None:
             gradients, means = buckets.finish(), self.ranks.sum(means)
         return BatchGradient(float(means[0]), tuple(map(float, means[1:])), gradients, running)
-
-    def _weight(self, weight: float) -> Array:
-        return np.array(weight, self.names.loss_dtype)

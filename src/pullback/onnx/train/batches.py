@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,12 +15,17 @@ from pullback.shown import shown
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs by name (or one array, for a model with one input), the target, and which rows of the data set they are."""
+    """Inputs by name (or one array, for a model with one input), the target, and which rows of the data set they are.
+
+    `held`: where only a part of the batch was read, which of its rows, of `total` in all.
+    """
 
     inputs: Any
     target: Any
     rows: Array | None = None
     number: int = 0
+    held: tuple[slice, ...] | None = None
+    total: int | None = None
 
     def place(self, row: int) -> str:
         """Where a row of the batch comes from, for messages."""
@@ -33,13 +38,16 @@ def shuffled(count: int, seed: int, epoch: int) -> Array:
     return np.argsort(keys, kind="stable")
 
 
+Needed = Callable[[int], tuple[slice, ...]]  # which rows of a batch of so many have to be read
+
+
 class Data(Protocol):
     """What a trainer reads batches from."""
 
     count: int | None  # batches of an epoch, where that is known
 
-    def batches(self, epoch: int | None, start: int = 0) -> Iterator[Batch]:
-        """Those of an epoch from number `start` on; `epoch` None: in the order of the rows."""
+    def batches(self, epoch: int | None, start: int = 0, needed: Needed | None = None) -> Iterator[Batch]:
+        """Those of an epoch from number `start` on; `epoch` None: in the order of the rows. Rows not needed may be left out."""
 
 
 class Rows(Protocol):
@@ -76,24 +84,27 @@ class RowData:
             raise OnnxError(f"the data have {len(rows)} rows, fewer than a batch of {size}, and the model takes no other size")
         self.count: int | None = -(-self.used // size)
 
-    def batches(self, epoch: int | None, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int | None, start: int = 0, needed: Needed | None = None) -> Iterator[Batch]:
         order = np.arange(len(self.rows)) if epoch is None else shuffled(len(self.rows), self.seed, epoch)
         for number in range(start, self.count or 0):
             rows = order[: self.used][number * self.size : (number + 1) * self.size]
+            total, held = len(rows), None if needed is None else needed(len(rows))
+            if held is not None:
+                rows = np.concatenate([rows[part] for part in held])
             inputs, target = self.rows.take(rows)
-            yield Batch(inputs, target, rows, number)
+            yield Batch(inputs, target, rows, number, held, total)
 
 
 class GivenBatches:
-    """Batches that an iterable gives, in its order: each a pair (inputs, target), or the inputs alone where the loss needs no target."""
+    """Batches that an iterable gives, in its order: pairs (inputs, target), or inputs alone where the loss takes no target."""
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]], *, has_target: bool) -> None:
         self.source, self.has_target, self.used = source, has_target, False
-        self.count: int | None = len(source) if hasattr(source, "__len__") else None
+        self.count: int | None = len(source) if isinstance(source, Sized) else None
         if self.count == 0:
             raise OnnxError("the data set is empty: the list of batches has no entry")
 
-    def batches(self, epoch: int | None, start: int = 0) -> Iterator[Batch]:
+    def batches(self, epoch: int | None, start: int = 0, needed: Needed | None = None) -> Iterator[Batch]:
         source = self.source() if callable(self.source) else self.source
         if isinstance(source, Iterator) and not callable(self.source):
             if self.used:

@@ -47,7 +47,7 @@ def summary_path(path: Path) -> Path:
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, summary: Mapping[str, Any]) -> None:
     """Replace the file at `path`; where that fails, the one that was there is still whole."""
-    tensors = {f"{group}/{name}": np.ascontiguousarray(array)
+    tensors = {f"{group}/{name}": np.asarray(array, order="C")
                for group, arrays in checkpoint.arrays.items() for name, array in arrays.items()}  # fmt: skip
     tensors[MODEL] = np.frombuffer(checkpoint.model, np.uint8)
     about = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(dict(checkpoint.about))}
@@ -65,7 +65,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         with library.safe_open(path, framework="numpy") as file:
             about = dict(file.metadata() or {})
             if about.get("format") != FORMAT:
-                raise OnnxError(f"'{path}' is a safetensors file, but no checkpoint of pullback.onnx: Trainer.save writes those")
+                raise OnnxError(
+                    f"'{path}' is a safetensors file, but no checkpoint of pullback.onnx: Trainer.save writes those"
+                )
             if not about["version"].isdecimal() or int(about["version"]) > VERSION:
                 raise OnnxError(
                     f"the checkpoint '{path}' has version {about['version']}; this pullback reads up to {VERSION}: "

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import ArrayRows, Data, GivenBatches, RowData, Rows
-from pullback.onnx.train.images import ImageFolder
 from pullback.onnx.train.checks import whole
+from pullback.onnx.train.images import ImageFolder
 from pullback.rules import Array
 from pullback.shown import shown
 
@@ -34,8 +34,10 @@ def fixed_batch(specs: Specs) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def open_data(data: Any, specs: Specs, *, batch_size: int | None = None, seed: int = 0, has_target: bool = True) -> Data:
-    """The data as batches for a model with these inputs. `batch_size` None: the model's own, or 32."""
+def open_data(
+    data: Any, specs: Specs, *, batch_size: int | None = None, seed: int = 0, has_target: bool = True, parts: int = 1
+) -> Data:
+    """The data as batches for a model with these inputs, each to be run in so many parts. `batch_size` None: the model's, or 32."""
     if isinstance(data, RowData | GivenBatches):
         return data
     rows = _rows(data, specs, has_target)
@@ -46,10 +48,12 @@ def open_data(data: Any, specs: Specs, *, batch_size: int | None = None, seed: i
     if not len(rows):
         raise OnnxError("the data set is empty: it has no rows")
     fixed = fixed_batch(specs)
-    size = (fixed or BATCH_SIZE) if batch_size is None else whole("data", "batch_size", batch_size, 1)
-    if fixed is not None and size != fixed:
-        raise OnnxError(f"batch_size is {size}, but the model takes batches of exactly {fixed} rows: leave batch_size out, or "
-                        "export the model with a dynamic batch axis")  # fmt: skip
+    own = None if fixed is None else fixed * parts
+    size = (own or BATCH_SIZE) if batch_size is None else whole("data", "batch_size", batch_size, 1)
+    if own is not None and size != own:
+        times = f", {parts} times, in parts" if parts > 1 else ""
+        raise OnnxError(f"batch_size is {size}, but the model takes batches of exactly {fixed} rows{times}: leave batch_size out, "
+                        "or export the model with a dynamic batch axis")  # fmt: skip
     return RowData(rows, size, seed, whole=fixed is not None)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from pullback.onnx.train.batches import RowData
-from pullback.onnx.train.data import open_data
+from pullback.onnx.train.batches import Data, RowData
 from pullback.onnx.train.feeding import Feeder
 from pullback.onnx.train.graphs import Graphs
 from pullback.onnx.train.metrics import Mean, Metric, scores_of
@@ -23,25 +21,28 @@ class Evaluator:
     def __init__(self, graphs: Graphs, feeder: Feeder, metrics: Sequence[Metric], ranks: Ranks | None) -> None:
         self.graphs, self.feeder, self.metrics, self.ranks = graphs, feeder, metrics, ranks
 
-    def evaluate(self, data: Any, parameters: Weights, running: Weights, batch_size: int | None) -> dict[str, float]:
-        has_target = self.graphs.target is not None
-        parts = 1 if self.ranks is None else self.ranks.size
-        opened = open_data(data, self.graphs.inputs, batch_size=batch_size, has_target=has_target, parts=parts)
+    def _own(self, rows: int) -> slice:
+        """This rank's rows of a batch; of one with fewer rows than ranks all are rank 0's, and the others read them in vain."""
+        return slice(0, rows) if self.ranks is None or rows < self.ranks.size else self.ranks.rows(rows)
+
+    def evaluate(self, opened: Data, parameters: Weights, running: Weights) -> dict[str, float]:
         if isinstance(opened, RowData) and opened.used < len(opened.rows):
             left = len(opened.rows) - opened.used
-            warnings.warn(f"the model takes batches of {opened.size} rows alone: {left} rows at the end are not evaluated", stacklevel=3)
-        mean = Mean(self.metrics if has_target else ())
+            warnings.warn(
+                f"the model takes batches of {opened.size} rows alone: {left} rows at the end are not evaluated", stacklevel=4
+            )
+        mean = Mean(self.metrics if self.graphs.target is not None else ())
         values = {**parameters.arrays, **running.arrays}
-        for batch in opened.batches(None):
+        for batch in opened.batches(None, needed=lambda rows: (self._own(rows),)):
             feeds = self.feeder.feeds(batch)
-            own = slice(0, feeds.rows) if self.ranks is None else self.ranks.rows(feeds.rows)
-            if own.start == own.stop:
+            own = self._own(feeds.rows)
+            if self.ranks is not None and not self.ranks.first and feeds.rows < self.ranks.size:
                 continue
             given = feeds.part(own)
             results = self.graphs.evaluation.run({**given, **values})
             target = None if self.graphs.target is None else given[self.graphs.target.name]
-            scores = scores_of(self.metrics, results[self.graphs.names.outputs[0]], target)
-            mean.add(own.stop - own.start, float(results[self.graphs.names.loss]), scores)
+            scores = scores_of(self.metrics, results, self.graphs.names.outputs, target)
+            mean.add(own.stop - own.start, float(results[self.graphs.evaluated_loss]), scores)
         if self.ranks is not None:
             mean.restore(self.ranks.sum(np.array(mean.state(), np.float64)).tolist())
         return mean.result()

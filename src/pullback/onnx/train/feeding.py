@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import Batch
 from pullback.onnx.train.data import by_name, fixed_batch
 from pullback.rules import Array
@@ -19,12 +19,20 @@ from pullback.shown import shown
 
 @dataclass(frozen=True)
 class Feeds:
-    """A checked batch: arrays by the names of the graph's inputs, the target's among them, and how many rows they have."""
+    """A checked batch: arrays by the names of the graph's inputs, the target's among them, and how many rows the batch has.
+
+    `held`: those of its rows that the arrays have, one after the other; None for all.
+    """
 
     arrays: dict[str, Array]
     rows: int
+    held: tuple[slice, ...] | None = None
 
     def part(self, rows: slice) -> dict[str, Array]:
+        """Some rows of the batch, which must be one of the parts that it holds."""
+        if self.held is not None:
+            before = sum(part.stop - part.start for part in self.held[: self.held.index(rows)])
+            rows = slice(before, before + rows.stop - rows.start)
         return {name: array[rows] for name, array in self.arrays.items()}
 
 
@@ -40,12 +48,10 @@ def _not_finite(array: Array) -> tuple[int, ...] | None:
 
 
 class Feeder:
-    """Checks what a model is given. `class_count` is asked for the number of classes when targets are class numbers."""
+    """Checks what a model is given. `classes`: how many there are, where that is known and targets are class numbers."""
 
-    def __init__(
-        self, inputs: Mapping[str, Argument], target: Argument | None, class_count: Callable[[], int | None] | None
-    ) -> None:
-        self.inputs, self.target, self.class_count = inputs, target, class_count
+    def __init__(self, inputs: Mapping[str, Argument], target: Argument | None, classes: int | None) -> None:
+        self.inputs, self.target, self.classes = inputs, target, classes
         self.fixed = fixed_batch(inputs)
 
     def feeds(self, batch: Batch) -> Feeds:
@@ -66,13 +72,13 @@ class Feeder:
             if batch.target is None:
                 raise OnnxError("there is no target; this loss compares the output with one")
             arrays[self.target.name] = self._checked("the target", self.target, batch.target, batch)
-            self._check_classes(arrays[self.target.name], batch)
+            self.check_classes(arrays[self.target.name], batch)
         elif batch.target is not None:
             raise OnnxError("there is a target, but the loss is an output of the model and takes none")
         for name, array in arrays.items():
             if len(array) != rows:
                 raise OnnxError(f"'{name}' has {len(array)} rows; the other inputs of the batch have {rows}")
-        return Feeds(arrays, rows)
+        return Feeds(arrays, rows if batch.total is None else batch.total, batch.held)
 
     def _checked(self, what: str, spec: Argument, value: Any, batch: Batch) -> Array:
         array = np.asarray(value)
@@ -92,18 +98,18 @@ class Feeder:
             raise OnnxError(f"{what} has shape {array.shape}; the model takes ({sizes})")
         if self.fixed is not None and len(array) % self.fixed:
             raise OnnxError(
-                f"{what} has {len(array)} rows; the model takes batches of exactly {self.fixed}: export it with a dynamic batch axis"
+                f"{what} has {len(array)} rows; the model takes exactly {self.fixed}: export it with a dynamic batch axis"
             )
         bad = _not_finite(array)
         if bad is not None:
             raise OnnxError(f"{what} holds NaN or infinity in {batch.place(bad[0])}, at index {bad[1:]}: clean the data first")
         return array.astype(wanted, copy=False)
 
-    def _check_classes(self, target: Array, batch: Batch) -> None:
+    def check_classes(self, target: Array, batch: Batch) -> None:
         """Class numbers must be at least 0 and below the number of classes."""
-        if target.dtype.kind not in "iu" or self.class_count is None:
+        classes = self.classes
+        if target.dtype.kind not in "iu":
             return
-        classes = self.class_count()
         wrong = (target < 0) | (target >= classes) if classes is not None else target < 0
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])

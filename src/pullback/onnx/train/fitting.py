@@ -11,8 +11,8 @@ from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.train.batches import Data, RowData
 from pullback.onnx.train.checks import whole
-from pullback.onnx.train.data import open_data
 from pullback.onnx.train.history import History
+from pullback.onnx.train.images import ImageFolder
 
 if TYPE_CHECKING:
     from pullback.onnx.train.trainer import Trainer
@@ -48,6 +48,12 @@ def fit(
     opened = trainer.open_data(data, batch_size, training=True)
     _check_position(trainer, opened)
     validation = None if valid is None else trainer.open_data(valid, batch_size, training=False)
+    names, others = class_names(opened), class_names(validation)
+    if names and others and names != others:
+        raise OnnxError(
+            f"the class '{min(set(names) ^ set(others))}' is in one of the folders for training and validation alone"
+        )
+    trainer.class_names = names or trainer.class_names
     trainer.watch = _watched(trainer, watch, valid is not None)
     trainer.history.stopped_early = False
     while trainer.epoch < end and not trainer.history.stopped_early:
@@ -63,6 +69,11 @@ def fit(
     if patience is not None and trainer.best is not None:
         trainer.restore(trainer.best)
     return trainer.history
+
+
+def class_names(data: Data | None) -> tuple[str, ...]:
+    """The classes of a folder of images in the order of their numbers; () for other data."""
+    return data.rows.class_names if isinstance(data, RowData) and isinstance(data.rows, ImageFolder) else ()
 
 
 def _check_position(trainer: Trainer, opened: Data) -> None:
@@ -93,7 +104,7 @@ def _epoch(
 ) -> None:
     """The rest of an epoch, all of it mostly."""
     start = time.perf_counter()
-    for batch in opened.batches(trainer.epoch if shuffle else None, trainer.batch):
+    for batch in opened.batches(trainer.epoch if shuffle else None, trainer.batch, trainer.needed):
         within = trainer.batch / opened.count if opened.count else 0.0
         rows, result = trainer.step_on(batch, within_epoch=within, scored=True)
         trainer.epoch_mean.add(rows, result.loss, result.scores)

@@ -12,10 +12,11 @@ from onnx import helper, numpy_helper
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.model_files import load_model
 from pullback.onnx.train.checks import whole
+from pullback.onnx.train.inference_model import places_of
 from pullback.rules import Array
 
 # What may stand between the last layer and the output: these keep the axis of the classes.
-PASSED = ("Add", "Identity", "Softmax", "LogSoftmax", "Sigmoid", "Flatten", "Squeeze", "GlobalAveragePool", "ReduceMean",
+PASSED = ("Add", "Identity", "Softmax", "LogSoftmax", "Sigmoid", "Flatten", "Reshape", "Squeeze", "GlobalAveragePool", "ReduceMean",
           "Cast", "Relu", "Dropout")  # fmt: skip
 LAYERS = ("Gemm", "MatMul", "Conv")
 
@@ -35,22 +36,12 @@ class _Head:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, self.graph = model, model.graph
-        self.makers = {name: node for node in self.graph.node for name in node.output if name}
-        self.values = {tensor.name: tensor for tensor in self.graph.initializer}
-        self.constants = {
-            node.output[0]: attribute.t
-            for node in self.graph.node
-            if node.op_type == "Constant"
-            for attribute in node.attribute
-            if attribute.name == "value"
-        }
+        self.makers: dict[str, onnx.NodeProto] = {name: node for node in self.graph.node for name in node.output if name}
+        self.tensors = places_of(model.graph)
         self.biases: list[str] = []
+        self.reshapes: list[str] = []
         self.between: list[str] = []
         self.layer = self._find(self.graph.output[0].name)
-
-    def _tensor(self, name: str) -> onnx.TensorProto | None:
-        found = self.values.get(name)
-        return self.constants.get(name) if found is None else found
 
     def _refuse(self, why: str) -> OnnxError:
         return OnnxError(
@@ -68,20 +59,26 @@ class _Head:
             return node
         if node.op_type not in PASSED:
             raise self._refuse(f"node '{node.name}' ({node.op_type}) is between the last layer and the output")
-        before = [each for each in node.input if each and self._tensor(each) is None]
+        before = [each for each in node.input if each and each not in self.tensors]
         if node.op_type == "Add":
             if len(before) != 1:
                 raise self._refuse(f"node '{node.name}' (Add) adds two branches before the output")
-            self.biases += [each for each in node.input if self._tensor(each) is not None]
+            self.biases += [each for each in node.input if each in self.tensors]
+        if node.op_type == "Reshape":
+            if node.input[1] not in self.tensors:
+                raise self._refuse(f"node '{node.name}' (Reshape) has a shape that is computed")
+            self.reshapes.append(node.input[1])
         return self._find(before[0])
 
     def _weight(self) -> tuple[str, Array, int]:
         """The weight's name, its values and the axis that counts the outputs."""
         node = self.layer
-        place = 0 if node.op_type == "MatMul" and self._tensor(node.input[0]) is not None else 1
-        tensor = self._tensor(node.input[place])
+        place = 0 if node.op_type == "MatMul" and node.input[0] in self.tensors else 1
+        tensor = self.tensors.get(node.input[place])
         if tensor is None or place == 0:
-            raise self._refuse(f"the weight of node '{node.name}' ({node.op_type}) is no constant of the model on its right side")
+            raise self._refuse(
+                f"the weight of node '{node.name}' ({node.op_type}) is no constant of the model on its right side"
+            )
         array = numpy_helper.to_array(tensor)
         if node.op_type == "Conv":
             if array.shape[2:] != (1,) * (array.ndim - 2) or any(a.name == "group" and a.i != 1 for a in node.attribute):
@@ -102,7 +99,7 @@ class _Head:
         self._set(name, _uniform(bits, (*weight.shape[:axis], classes, *weight.shape[axis + 1 :]), bound, weight.dtype))
         biases = self.biases + ([each for each in self.layer.input[2:3] if each] if self.layer.op_type != "MatMul" else [])
         for bias in biases:
-            tensor = self._tensor(bias)
+            tensor = self.tensors.get(bias)
             values = None if tensor is None else numpy_helper.to_array(tensor)
             if values is None or values.size not in (1, old):
                 raise self._refuse(f"the bias '{bias}' is no constant with a value for each of the {old} outputs")
@@ -111,6 +108,11 @@ class _Head:
             if values.size == 1:
                 shape = (*values.shape[:-1], classes) if values.ndim else (classes,)
             self._set(bias, _uniform(bits, shape, bound, values.dtype))
+        for shape_name in self.reshapes:
+            sizes = np.array(numpy_helper.to_array(self.tensors[shape_name]))
+            if (sizes[1:] == old).any():
+                self._check_shared(shape_name)
+                self._set(shape_name, np.where((sizes == old) & (np.arange(sizes.size) > 0), classes, sizes))
         self._fix_shapes(old, classes)
         return self.model
 
@@ -120,10 +122,8 @@ class _Head:
             raise self._refuse(f"'{name}' belongs to {len(readers)} nodes")
 
     def _set(self, name: str, values: Array) -> None:
-        tensor = self._tensor(name)
-        assert tensor is not None
-        new = numpy_helper.from_array(values, tensor.name)
-        tensor.CopyFrom(new)
+        tensor = self.tensors[name]
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
         for value in self.graph.input:
             if value.name == name:
                 value.CopyFrom(helper.make_tensor_value_info(name, tensor.data_type, values.shape))

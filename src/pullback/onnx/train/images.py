@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.session import Argument
+from pullback.onnx.executor.read import Argument
 from pullback.rules import Array
+from pullback.settings import get_num_threads
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -30,8 +32,8 @@ def _pillow() -> Any:
 class ImageFolder:
     """Images under `path/<class>/`, at any depth; classes are numbered in the order of their names.
 
-    Values are divided by 255; then `mean` is subtracted and the result divided by `std`, numbers or one per channel. `size` (height,
-    width), `channels` and `input` are those of the model where they are not given.
+    Values are divided by 255; then `mean` is subtracted and the result divided by `std`, numbers or one per channel. `size`
+    (height, width), `channels` and `input` are those of the model where they are not given.
     """
 
     path: Path
@@ -77,7 +79,9 @@ class ImageFolder:
         if size is None and isinstance(shape[2], int) and isinstance(shape[3], int):
             size = (shape[2], shape[3])
         if size is None:
-            raise OnnxError(f"input '{spec.name}' takes images of any size: say which, as ImageFolder(path, size=(height, width))")
+            raise OnnxError(
+                f"input '{spec.name}' takes images of any size: say which, as ImageFolder(path, size=(height, width))"
+            )
         if channels not in MODES:
             raise OnnxError(f"input '{spec.name}' has {channels} channels; images have {', '.join(map(str, MODES))}")
         return replace(self, size=size, channels=channels, input=spec.name)
@@ -89,7 +93,8 @@ class ImageFolder:
         """Some images as (rows, channels, height, width) in float32, and the numbers of their classes."""
         assert self.size is not None
         assert self.channels is not None
-        pixels = np.stack([self._read(self.files[row][0]) for row in rows])
+        with ThreadPoolExecutor(get_num_threads()) as pool:  # Pillow decodes without Python's lock
+            pixels = np.stack(list(pool.map(self._read, [self.files[row][0] for row in rows])))
         shape = (-1, 1, 1)
         mean, std = (np.asarray(each, np.float32).reshape(shape) for each in (self.mean, self.std))
         values = (pixels.astype(np.float32) / np.float32(255) - mean) / std

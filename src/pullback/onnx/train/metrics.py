@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ def top5(output: Array, target: Array) -> Array:
     """Whether the right class is among the five with the largest outputs."""
     right = np.expand_dims(_classes(output, target), CLASS_AXIS)
     own = np.take_along_axis(output, right, CLASS_AXIS)
-    return (output > own).sum(CLASS_AXIS) < 5
+    return np.asarray((output > own).sum(CLASS_AXIS) < 5)
 
 
 def binary_accuracy(output: Array, target: Array) -> Array:
@@ -87,12 +87,18 @@ def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
         else:
             near = did_you_mean(each, list(METRICS), "Metrics")
             raise OnnxError(f"there is no metric {shown(each)}{near}, or any function of (output, target)")
+    names = [metric.name for metric in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise OnnxError(f"two metrics are called {twice[0]!r}: give one another name, as Metric(name, function)")
     return tuple(found)
 
 
-def scores_of(metrics: Sequence[Metric], output: Array, target: Array | None) -> list[float]:
-    """The mean of each metric over a batch. A function of the user's may give one number for it, or one for each row."""
-    return [] if target is None else [float(np.mean(metric.score(output, target))) for metric in metrics]
+def scores_of(
+    metrics: Sequence[Metric], results: Mapping[str, Array], outputs: Sequence[str], target: Array | None
+) -> list[float]:
+    """The mean of each metric over a batch, from the first output; a function of the user's may give it itself, or values."""
+    return [] if target is None else [float(np.mean(metric.score(results[outputs[0]], target))) for metric in metrics]
 
 
 class Mean:
@@ -113,6 +119,10 @@ class Mean:
         return [float(self.rows), *map(float, self.sums)]
 
     def restore(self, state: Sequence[float]) -> None:
+        if len(state) != 1 + len(self.sums):
+            raise OnnxError(
+                "the checkpoint is of the middle of an epoch with other metrics: give the same, as Trainer.load(metrics=...)"
+            )
         self.rows, self.sums = int(state[0]), np.array(state[1:], np.float64)
 
     def result(self) -> dict[str, float]:

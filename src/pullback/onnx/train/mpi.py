@@ -18,7 +18,7 @@ from pullback.onnx.errors import OnnxError
 from pullback.rules import Array
 
 BUCKET_BYTES = 1 << 20
-GRACE_SECONDS = 2.0  # in which other ranks may fail for the same reason
+GRACE_SECONDS = 1.0  # in which other ranks may fail for the same reason
 # What launchers set: MPICH and Intel MPI, Open MPI, MVAPICH, Slurm's PMIx.
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_SIZE")
 
@@ -80,8 +80,10 @@ class Ranks:
     def job(self) -> Iterator[None]:
         """Around the work of a rank: one that fails alone ends the whole job, and says which it was.
 
-        Where all fail for the same reason (wrong data, a loss that is not finite), rank 0 raises and the others leave quietly.
+        Where all fail for the same reason (wrong data, a loss that is not finite), rank 0 raises and the others leave quietly. One
+        that is killed ends the job through mpiexec, which names its process: rank 0 says at the beginning which rank that is.
         """
+        self._name_processes()
         try:
             yield
         except BaseException as error:
@@ -95,6 +97,12 @@ class Ranks:
             print(f"rank {self.rank} of {self.size} failed, so the job ends: {what}", file=sys.stderr, flush=True)
             sys.stdout.flush()
             self.comm.Abort(1)
+
+    def _name_processes(self) -> None:
+        places = self.comm.gather((self._mpi.Get_processor_name(), os.getpid()))
+        if places is not None:
+            listed = ", ".join(f"{rank} is process {process} on {machine}" for rank, (machine, process) in enumerate(places))
+            print(f"{self.size} ranks: {listed}", file=sys.stderr, flush=True)
 
     def _all_failed(self) -> bool:
         """Whether every rank comes here within the time of grace."""

@@ -28,7 +28,9 @@ class Optimizer:
         """Arrays that it keeps for each parameter, of the parameter's size, zero before the first step."""
         return ()
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
+    def update(
+        self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0
+    ) -> None:
         """Change a flat parameter and its flat state in place, by `scale` times the gradient; steps count from 1."""
         raise NotImplementedError
 
@@ -54,7 +56,9 @@ class SGD(Optimizer):
     def state_names(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if self.momentum else ()
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
+    def update(
+        self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0
+    ) -> None:
         sgd_step(
             parameter,
             gradient,
@@ -94,11 +98,14 @@ class Adam(Optimizer):
     def state_names(self) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
-    def update(self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0) -> None:
+    def update(
+        self, parameter: Array, gradient: Array, state: Sequence[Array], lr: float, step: int, scale: float = 1.0
+    ) -> None:
         adam_step(
             parameter,
             gradient,
-            *state,
+            state[0],
+            state[1],
             lr=lr,
             beta1=self.betas[0],
             beta2=self.betas[1],

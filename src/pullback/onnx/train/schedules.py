@@ -1,7 +1,7 @@
 """Learning rates over time: each schedule is a pure function of where training stands, so that resuming is exact.
 
-`factor(at, watched)` multiplies the optimizer's `lr`. `at` counts epochs (with the fraction of the one that runs) or, with by="step",
-updates; `watched` is the value of each finished epoch that early stopping looks at too, lower being better.
+`factor(at, watched)` multiplies the optimizer's `lr`. `at` counts epochs (with the fraction of the one that runs) or, with
+by="step", updates; `watched` is the value of each finished epoch that early stopping looks at too, lower being better.
 """
 
 from __future__ import annotations

@@ -50,9 +50,13 @@ def checked_settings(
 ) -> Settings:
     """The settings, if they make sense."""
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise OnnxError(f"Trainer: optimizer is {shown(optimizer)}; it must be one of {', '.join(OPTIMIZERS)}, as px.SGD(lr=0.05)")
+        raise OnnxError(
+            f"Trainer: optimizer is {shown(optimizer)}; it must be one of {', '.join(OPTIMIZERS)}, as px.SGD(lr=0.05)"
+        )
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise OnnxError(f"Trainer: schedule is {shown(schedule)}; it must be one of {', '.join(SCHEDULES)}, or a Schedule of your own")
+        raise OnnxError(
+            f"Trainer: schedule is {shown(schedule)}; it must be one of {', '.join(SCHEDULES)}, or a Schedule of your own"
+        )
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None:
             number("Trainer", name, value)
@@ -93,6 +97,8 @@ def restored(about: Mapping[str, Any], schedule: Schedule | None, metrics: Seque
     keywords["schedule"] = schedule if schedule is not None else _kind(about["schedule"], SCHEDULES, "schedule")
     unknown = [name for name in about["metrics"] if name not in METRICS]
     if unknown and metrics is None:
-        raise OnnxError(f"the checkpoint has a metric of its own, {unknown[0]}: give it again, as Trainer.load(path, metrics=[...])")
+        raise OnnxError(
+            f"the checkpoint has a metric of its own, {unknown[0]}: give it again, as Trainer.load(path, metrics=[...])"
+        )
     keywords["metrics"] = about["metrics"] if metrics is None else metrics
     return keywords

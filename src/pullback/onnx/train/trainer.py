@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,15 @@ import onnx
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
 from pullback.onnx.model_files import load_model, save_model
-from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner
-from pullback.onnx.train.batches import Batch
+from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner, parts_of
+from pullback.onnx.train.batches import Batch, Data, RowData
 from pullback.onnx.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from pullback.onnx.train.clipping import clipped
+from pullback.onnx.train.data import open_data
 from pullback.onnx.train.evaluation import Evaluator
 from pullback.onnx.train.feeding import Feeder
 from pullback.onnx.train.fitting import OnEpoch, OnStep, fit
-from pullback.onnx.train.graphs import Graphs, build_graphs
+from pullback.onnx.train.graphs import build_graphs
 from pullback.onnx.train.history import History
 from pullback.onnx.train.inference_model import filled
 from pullback.onnx.train.memory_order import flat, unflat
@@ -37,9 +39,9 @@ class Trainer:
     """Trains an ONNX model on the CPU.
 
     `loss`: "cross_entropy", "soft_cross_entropy", "mse", "l1", "huber", "bce_with_logits", or the name of a scalar output of the
-    model. `trainable`, `frozen`: names or patterns of parameters, such as "layer4.*". `clip_norm`, `clip_value`: bounds of the norm of
-    all gradients together and of each entry. `accumulate`: micro-batches that each batch is run in, to save memory. `metrics`: names
-    or functions of (output, target). `ranks`: those of an MPI job (`pullback.onnx.train.mpi.world()`).
+    model. `trainable`, `frozen`: names or patterns of parameters, such as "layer4.*". `clip_norm`, `clip_value`: bounds of the
+    norm of all gradients together and of each entry. `accumulate`: micro-batches that each batch is run in, to save memory.
+    `metrics`: names or functions of (output, target). `ranks`: those of an MPI job (`pullback.onnx.train.mpi.world()`).
 
     The same seed, data and settings give the same bits with any number of threads.
     """
@@ -65,20 +67,21 @@ class Trainer:
         )
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
-        self._graphs: Graphs = build_graphs(load_model(model), self.settings, split=split)
+        self._graphs, parameters, running = build_graphs(load_model(model), self.settings, split=split)
         self._runner = GradientRunner(self._graphs.program, self._graphs.names, ranks)
-        self.parameters = Weights(self._graphs.program.arranged(self._graphs.parameters))
-        self._running = Weights(self._graphs.running)
+        self.parameters = Weights(self._graphs.program.arranged(parameters))
+        self._running = Weights(running)
         self._state = {name: [np.zeros_like(memory) for _ in self.settings.optimizer.state_names]
                        for name, memory in self.parameters.memory.items()}  # fmt: skip
-        self._feeder = Feeder(self._graphs.inputs, self._graphs.target, self._graphs.class_count)
+        self._feeder = Feeder(self._graphs.inputs, self._graphs.target, self._graphs.classes)
         self._evaluator = Evaluator(self._graphs, self._feeder, self.settings.metrics, ranks)
         self.steps = self.epoch = self.batch = 0  # updates done; epochs done; batches done of the epoch that runs
         self.batch_size: int | None = None
         self.history = History()
         self.best: dict[str, Array] | None = None
+        self.class_names: tuple[str, ...] = ()
         self.watch: tuple[str, bool] = ("loss", False)
-        self.epoch_mean = Mean(self.settings.metrics if self._graphs.target is not None else ())
+        self.epoch_mean = self.new_mean()
 
     @property
     def loss(self) -> str:
@@ -97,17 +100,15 @@ class Trainer:
 
     def step(self, x: Any, target: Any = None) -> float:
         """One update from one batch; its loss before the update. Inputs: an array, or a mapping of names to arrays."""
-        return self.step_on(Batch(x, target)).loss
+        return self.step_on(Batch(x, target))[1].loss
 
-    def step_on(self, batch: Batch, *, within_epoch: float = 0.0, scored: bool = False) -> BatchGradient:
-        """One update; nothing is changed where the loss or a gradient is not finite."""
+    def step_on(self, batch: Batch, *, within_epoch: float = 0.0, scored: bool = False) -> tuple[int, BatchGradient]:
+        """One update, and how many rows it is from; nothing is changed where the loss or a gradient is not finite."""
         rate = self.rate(within_epoch)
         feeds = self._feeder.feeds(batch)
         metrics = self.settings.metrics if scored and self._graphs.target is not None else ()
         context = Context(self.settings.seed, self.steps)
-        result = self._runner.run(
-            feeds, self.parameters, self._running.arrays, context, self.settings.accumulate, metrics
-        )
+        result = self._runner.run(feeds, self.parameters, self._running.arrays, context, self.settings.accumulate, metrics)
         gradients, norm, scale = clipped(result.gradients, self.settings.clip_norm, self.settings.clip_value)
         if not (math.isfinite(result.loss) and math.isfinite(norm)):
             self._not_finite(result.loss, rate)
@@ -119,7 +120,7 @@ class Trainer:
         self.history.losses.append(result.loss)
         self.history.rates.append(rate)
         self.history.norms.append(norm)
-        return result
+        return feeds.rows, result
 
     def _not_finite(self, loss: float, rate: float) -> None:
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the loss is {loss:.6g}, but its gradient is not finite"
@@ -145,20 +146,49 @@ class Trainer:
     ) -> History:
         """Train for so many epochs more, the unfinished one of a checkpoint being the first; the history of all there were.
 
-        `patience`: stop after so many epochs in which `watch` ("valid_loss", or "loss" without `valid`) has not become better; the best
-        parameters are back at the end. `checkpoint`: a path that is written after each epoch, and every `checkpoint_steps` steps.
+        `patience`: stop after so many epochs in which `watch` ("valid_loss", or "loss" without `valid`) has not become better; the
+        best parameters are back at the end. `checkpoint`: a path that is written after each epoch, and every `checkpoint_steps`.
         `on_step(trainer)` and `on_epoch(trainer)` are called after each; the history has the figures.
         """
         return fit(self, data, epochs, valid=valid, batch_size=batch_size, shuffle=shuffle, patience=patience, watch=watch,
                    checkpoint=checkpoint, checkpoint_steps=checkpoint_steps, on_step=on_step, on_epoch=on_epoch)  # fmt: skip
 
+    def open_data(self, data: Any, batch_size: int | None, *, training: bool) -> Data:
+        """Data as batches for this model."""
+        parts = (1 if self.ranks is None else self.ranks.size) * (self.settings.accumulate if training else 1)
+        opened = open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
+                           has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
+        if isinstance(opened, RowData):
+            target = getattr(opened.rows, "target", None)
+            if target is not None and not isinstance(target, np.memmap):  # all of it at once, where that is quick
+                self._feeder.check_classes(target, Batch(None, target, np.arange(len(target))))
+        return opened
+
+    def needed(self, rows: int) -> tuple[slice, ...]:
+        """The rows of a batch that this rank trains on."""
+        return tuple(part.rows for part in parts_of(rows, self.settings.accumulate, self.ranks))
+
+    def new_mean(self) -> Mean:
+        """The figures of an epoch that begins."""
+        return Mean(self.settings.metrics if self._graphs.target is not None else ())
+
     def evaluate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
         """The mean loss and metrics over the rows of a data set, in inference mode."""
-        return self._evaluator.evaluate(data, self.parameters, self._running, batch_size)
+        return self._evaluator.evaluate(self.open_data(data, batch_size, training=False), self.parameters, self._running)
 
     def values(self) -> dict[str, Array]:
         """Everything that training has changed in the model: parameters and running statistics."""
         return self.parameters.copies() | self._running.copies()
+
+    def optimizer_state(self) -> dict[str, dict[str, Array]]:
+        """The state arrays of the optimizer by their names there, then by parameter."""
+        return {
+            state: {
+                name: np.array(unflat(self._state[name][place], array.shape, self.parameters.axes[name]), order="C")
+                for name, array in self.parameters.arrays.items()
+            }
+            for place, state in enumerate(self.settings.optimizer.state_names)
+        }
 
     def restore(self, values: dict[str, Array]) -> None:
         """Take values that `values` gave."""
@@ -166,8 +196,15 @@ class Trainer:
             (self.parameters if name in self.parameters else self._running)[name] = array
 
     def model(self) -> onnx.ModelProto:
-        """The trained model in inference mode, with the names, inputs, outputs and opset it came with."""
-        return filled(self._graphs.inference, self.values())
+        """The trained model in inference mode, with the names, inputs, outputs and opset it came with.
+
+        Of a folder of images, the names of the classes are in its metadata as `class_names`, in JSON.
+        """
+        model = filled(self._graphs.inference, self.values())
+        if self.class_names:
+            kept = {entry.key: entry.value for entry in model.metadata_props}
+            onnx.helper.set_model_props(model, kept | {"class_names": json.dumps(self.class_names)})
+        return model
 
     def export(self, path: str | Path) -> None:
         """Write the trained model as ONNX, whole or not at all."""
@@ -185,11 +222,7 @@ class Trainer:
 
     def _checkpoint(self) -> Checkpoint:
         arrays = {"parameter": self.parameters.copies(), "running": self._running.copies(), "best": self.best or {}}
-        for place, state in enumerate(self.settings.optimizer.state_names):
-            arrays[f"optimizer.{state}"] = {
-                name: unflat(each[place], array.shape, self.parameters.axes[name])
-                for (name, array), each in zip(self.parameters.arrays.items(), self._state.values(), strict=True)
-            }
+        arrays |= {f"optimizer.{state}": values for state, values in self.optimizer_state().items()}
         about = {
             "settings": stored(self.settings),
             "steps": self.steps,
@@ -198,6 +231,7 @@ class Trainer:
             "batch_size": self.batch_size,
             "epoch_mean": self.epoch_mean.state(),
             "watch": self.watch,
+            "class_names": self.class_names,
             "history": self.history.state(),
         }
         return Checkpoint(self._graphs.stored.SerializeToString(), arrays, about)
@@ -238,8 +272,10 @@ class Trainer:
                 trainer._state[name][place][...] = flat(array, trainer.parameters.axes[name])
         trainer.steps, trainer.epoch, trainer.batch = (int(about[name]) for name in ("steps", "epoch", "batch"))
         trainer.batch_size = about["batch_size"]
-        trainer.epoch_mean.restore(about["epoch_mean"])
+        if trainer.batch:
+            trainer.epoch_mean.restore(about["epoch_mean"])
         trainer.watch = (about["watch"][0], bool(about["watch"][1]))
+        trainer.class_names = tuple(about["class_names"])
         trainer.history = History.of(about["history"])
         trainer.best = dict(found.arrays["best"]) if found.arrays.get("best") else None
         return trainer

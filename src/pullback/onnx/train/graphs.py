@@ -1,0 +1,97 @@
+"""The graphs of a trainer: the training graph, the forward graph with its loss for evaluation, the model to export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from pullback.onnx.executor.program import Program
+from pullback.onnx.executor.read import opsets_of, to_array
+from pullback.onnx.executor.read import Argument, argument
+from pullback.onnx.graph.description import TrainingDescription, describe
+from pullback.onnx.graph.emit import Builder
+from pullback.onnx.graph.losses import LOSSES, LossOptions
+from pullback.onnx.graph.prepare import inference_form, names_in, types_of
+from pullback.onnx.graph.training_graph import training_graph
+from pullback.onnx.train.inference_model import as_inputs, emptied, inference_mode, places_of
+from pullback.onnx.train.stored_settings import Settings
+from pullback.rules import Array
+
+CLASS_NUMBERS = "cross_entropy"  # the loss whose targets are class numbers
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """`stored` is the model without the values that training changes, for checkpoints; `inference` the same in inference mode."""
+
+    names: TrainingDescription
+    program: Program
+    inputs: Mapping[str, Argument]
+    target: Argument | None
+    classes: int | None
+    stored: onnx.ModelProto
+    inference: onnx.ModelProto
+    evaluation: Program
+    evaluated_loss: str
+
+
+Values = dict[str, Array]
+
+
+def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> tuple[Graphs, Values, Values]:
+    """The graphs, which hold no parameters, with the values of parameters and running statistics.
+
+    `split`: batches are run in parts, each with a weight of its own.
+    """
+    training = training_graph(model, settings.loss, settings.trainable, settings.frozen, weighted=split)
+    names = describe(training)
+    values = {tensor.name: tensor for tensor in training.graph.initializer}
+    given = {value.name: value for value in training.graph.input}
+    changed = (*names.parameters, *names.running)
+    own = {name: argument(value) for name, value in given.items() if name not in values and name != names.target}
+    if not all(name in places_of(model.graph) for name in changed):
+        model = inference_form(model)  # which has weights under the names of the training graph
+    inference = inference_mode(model)
+    evaluation, evaluated_loss = _with_loss(inference, settings.loss, names)
+    graphs = Graphs(
+        names,
+        Program(as_inputs(training, changed)),
+        own,
+        None if names.target is None else argument(given[names.target]),
+        class_count(training, settings.loss),
+        emptied(model, changed),
+        emptied(inference, changed),
+        Program(as_inputs(evaluation, changed), (evaluated_loss, *names.outputs)),
+        evaluated_loss,
+    )
+    parameters, running = ({name: to_array(values[name]) for name in each} for each in (names.parameters, names.running))
+    return graphs, parameters, running
+
+
+def class_count(training: onnx.ModelProto, loss: str) -> int | None:
+    """How many classes a model with class numbers as targets has, where its output's shape says so."""
+    first = describe(training).outputs[:1]
+    shape = next((argument(value).shape for value in training.graph.output if value.name in first), None)
+    if loss != CLASS_NUMBERS or shape is None or len(shape) < 2:
+        return None
+    return shape[1] if isinstance(shape[1], int) else None
+
+
+def _with_loss(model: onnx.ModelProto, loss: str, names: TrainingDescription) -> tuple[onnx.ModelProto, str]:
+    """A copy of a forward graph that computes its loss as well, and the loss's name."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    if names.target is None:
+        return copy, names.loss
+    types = types_of(copy)
+    builder = Builder(opsets_of(copy)[""], types, set(names_in(copy.graph)) | {names.target})
+    scores, kind = builder.value(names.outputs[0]), LOSSES[loss]
+    target = builder.value(names.target)
+    builder.types[target.name] = kind.target(types[scores.name])
+    value, _ = kind.run(builder, scores, target, LossOptions())
+    copy.graph.node.extend(builder.finished(builder.nodes))
+    copy.graph.initializer.extend(builder.initializers)
+    copy.graph.input.append(target.type.value_info(target.name))
+    return copy, value.name
