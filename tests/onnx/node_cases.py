@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx.backend.test.case import node as generators
 
-from pullback.onnx.executor.context import ALONE
+from pullback.onnx.executor.context import ALONE, Context
 from pullback.onnx.executor.read import read_node
 from pullback.onnx.executor.registry import Node, find_op
 
@@ -59,10 +59,10 @@ def collected(file: str) -> list[NodeCase]:
     return cases
 
 
-def run_node(node: Node, *inputs: Any, out: Any = None) -> tuple[Any, ...]:
+def run_node(node: Node, *inputs: Any, out: Any = None, context: Context = ALONE) -> tuple[Any, ...]:
     """What the executor would run for a node, as a tuple of arrays."""
     op = find_op(node)
-    keywords: dict[str, Any] = {"context": ALONE} if op.context else {}
+    keywords: dict[str, Any] = {"context": context} if op.context else {}
     if op.overwrites and out is not None:
         keywords["out"] = out
     with np.errstate(all="ignore"):

@@ -50,7 +50,7 @@ def batch_normalization(
     if node.attr("spatial", 1) == 0:
         raise refused(node, "spatial is 0", "export the model with an opset of at least 9")
     old = node.opset < TRAINING_BY_ATTRIBUTE
-    if node.attr("training_mode", 0) or (old and node.wants(1)):
+    if node.attr("training_mode", 0) or (old and len(node.outputs) > 1):
         y, next_mean, next_var, batch_mean, _, batch_var = batch_norm_training(node, x, scale, bias, mean, var, context)
         return (y, next_mean, next_var, batch_mean, batch_var) if old else (y, next_mean, next_var)
     inverse = training_kernels.inverse_std(var, node.attr("epsilon", EPSILON))

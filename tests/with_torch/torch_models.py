@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812  (its usual name)
 
 
 def lenet() -> nn.Module:
@@ -106,7 +106,9 @@ class UNet3d(nn.Module):
         super().__init__()
         self.down = nn.Sequential(nn.Conv3d(1, width, 3, padding=1), nn.BatchNorm3d(width), nn.ReLU())
         self.pool = nn.MaxPool3d(2)
-        self.middle = nn.Sequential(nn.Conv3d(width, 2 * width, 3, padding=1), nn.InstanceNorm3d(2 * width, affine=True), nn.ELU())
+        self.middle = nn.Sequential(
+            nn.Conv3d(width, 2 * width, 3, padding=1), nn.InstanceNorm3d(2 * width, affine=True), nn.ELU()
+        )
         self.up = nn.ConvTranspose3d(2 * width, width, 2, stride=2)
         self.last = nn.Sequential(nn.Conv3d(2 * width, width, 3, padding=1), nn.LeakyReLU(0.1), nn.Conv3d(width, 2, 1))
 
@@ -223,7 +225,9 @@ class Inception(nn.Module):
 
 
 def inception() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), Inception(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(26, 10))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), Inception(), nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(26, 10)
+    )
 
 
 def audio_net() -> nn.Module:
@@ -238,7 +242,7 @@ class PixelShuffler(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 12, 3, padding=1, padding_mode="circular")
+        self.conv = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1, padding_mode="circular"), nn.GroupNorm(3, 12))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.hardtanh(F.pixel_shuffle(F.hardsigmoid(self.conv(x)), 2), -1.0, 1.0)
@@ -289,10 +293,10 @@ def export(
         quiet.setLevel(logging.ERROR)
         try:
             if dynamo:
-                shapes = {axis: torch.export.Dim.DYNAMIC for axis in dynamic}
+                shapes = dict.fromkeys(dynamic, torch.export.Dim.DYNAMIC)
                 program = torch.onnx.export(
                     model, (x,), dynamo=True, opset_version=opset, input_names=["x"], output_names=["y"], verbose=False,
-                    dynamic_shapes=(shapes,) if dynamic and not isinstance(model, nn.Sequential) else ((shapes,),) if dynamic else None,
+                    dynamic_shapes=(shapes,) if dynamic else None,
                     **options,
                 )  # fmt: skip
                 assert program is not None
