@@ -58,15 +58,14 @@ def places_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return places | {tensor.name: tensor for tensor in graph.initializer}
 
 
-def _copy_but(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy without these initializers. Not a whole copy with something deleted: a protobuf message keeps what it once had."""
+def _copy(model: onnx.ModelProto, initializers: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+    """A copy with other initializers. Not a whole copy with something deleted: a protobuf message keeps what it once had."""
     copy = onnx.ModelProto()
     for field, value in model.ListFields():
         if field.name != "graph":
             _set(copy, field.name, value)
     for field, value in model.graph.ListFields():
-        kept = [tensor for tensor in value if tensor.name not in names] if field.name == "initializer" else value
-        _set(copy.graph, field.name, kept)
+        _set(copy.graph, field.name, initializers if field.name == "initializer" else value)
     return copy
 
 
@@ -79,18 +78,17 @@ def _set(message: Any, field: str, value: Any) -> None:
         getattr(message, field).extend(value)
 
 
+def _empty(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
+
+
 def emptied(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy in which these tensors have their shapes alone: their values are kept elsewhere."""
-    wanted, places = set(names), places_of(model.graph)
-    copy = _copy_but(model, wanted)
-    constants = places_of(copy.graph)
-    for name in wanted:
-        tensor = places[name]
-        empty = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
-        if name in constants:
-            constants[name].CopyFrom(empty)
-        else:
-            copy.graph.initializer.append(empty)
+    wanted, tensors = set(names), model.graph.initializer
+    copy = _copy(model, [_empty(tensor) if tensor.name in wanted else tensor for tensor in tensors])
+    for name in wanted - {tensor.name for tensor in tensors}:
+        tensor = places_of(copy.graph)[name]
+        tensor.CopyFrom(_empty(tensor))
     return copy
 
 
@@ -107,7 +105,7 @@ def filled(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelPro
 def as_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy in which these tensors are inputs, so that each run is given their values."""
     wanted = set(names)
-    copy = _copy_but(model, wanted)
+    copy = _copy(model, [tensor for tensor in model.graph.initializer if tensor.name not in wanted])
     known = {value.name for value in copy.graph.input}
     for node in [node for node in copy.graph.node if node.op_type == "Constant" and node.output[0] in wanted]:
         copy.graph.node.remove(node)
