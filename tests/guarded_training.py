@@ -18,15 +18,17 @@ from pullback.cpu.engine.plan_cache import release_plans
 from pullback.reference import elementwise as plain_elementwise
 from pullback.reference import norm as plain_norm
 
-Call = tuple[str, list[Any]]
+Call = tuple[str, list[Any]]  # a name, arguments, and perhaps a dict of keywords
+SGD = {"lr": 0.5, "momentum": 0.5, "weight_decay": 0.5, "nesterov": True}
+ADAM = {"lr": 0.5, "beta1": 0.5, "beta2": 0.5, "eps": 1.0, "weight_decay": 0.0, "decoupled": False, "step": 1}
 
 
 def flat_calls(size: int) -> Iterator[Call]:
     arrays = [np.random.default_rng([size, place]).integers(-3, 4, size).astype(np.float32) for place in range(4)]
     for name, count in (("relu", 1), ("relu_grad", 2), ("add_relu", 2), ("relu_grad_of_sum", 3), ("sum_of_squares", 1)):
         yield name, arrays[:count]
-    yield "sgd_step", [*arrays[:3], 0.5, 0.5, 0.0, 0.5, True]
-    yield "adam_step", [*arrays[:3], np.abs(arrays[3]), 0.5, 0.5, 0.5, 1.0, 0.0, False, 1]
+    yield "sgd_step", [*arrays[:3], SGD]
+    yield "adam_step", [*arrays[:3], np.abs(arrays[3]), ADAM]
 
 
 def norm_calls(channels: int, cells: int, last: bool) -> Iterator[Call]:
@@ -50,8 +52,10 @@ def calls() -> Iterator[tuple[Any, Any, Call]]:
 
 def run(function: Callable[..., Any], arguments: list[Any], keep: Callable[[Any], Any]) -> list[Any]:
     """The results, and the arguments, which some functions change."""
-    given = [keep(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
-    result = function(*given)
+    keywords = next((argument for argument in arguments if isinstance(argument, dict)), {})
+    rest = [argument for argument in arguments if not isinstance(argument, dict)]
+    given = [keep(argument) if isinstance(argument, np.ndarray) else argument for argument in rest]
+    result = function(*given, **keywords)
     return [*(result if isinstance(result, tuple) else (result,)), *given]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pullback
-from pullback import cli, golden, ort, tfjs
+from pullback import cli, golden, onnx, ort, tfjs
 from pullback.ort.kernels import MENDED
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +67,18 @@ def test_the_table_of_ort_has_a_row_for_each_operator():
     assert {row[1] for row in MENDED if row[1].endswith("Grad")} <= with_section
 
 
+def test_the_table_of_onnx_says_which_inputs_have_gradients():
+    pytest.importorskip("onnx", reason="onnx is not installed: pip install 'pullback[onnx]'")
+    import onnx_table
+
+    assert {"Conv", "MaxPool", "BatchNormalization"} <= set(onnx_table.trained())
+    assert "Shape" in onnx_table.run_only()
+    assert onnx_table.gradient("Conv") == "`X`, `W`, `B`"
+    assert onnx_table.gradient("Reshape") == "`data`"
+    assert "MaxPoolGrad" not in (*onnx_table.trained(), *onnx_table.run_only())  # of training graphs alone
+    assert "ConvGrad" in onnx_table.nodes("com.microsoft")
+
+
 def test_a_public_name_without_a_place_is_found():
     from public_names import missing_names, public_names
 
@@ -75,6 +87,7 @@ def test_a_public_name_without_a_place_is_found():
     assert missing_names(page for page in everything if ".ort.conv_grad" not in page) == ["pullback.ort.conv_grad"]
     assert {f"pullback.{name}" for name in pullback.__all__} <= set(public_names())
     assert {f"pullback.ort.{name}" for name in ort.__all__} <= set(public_names())
+    assert {f"pullback.onnx.{name}" for name in onnx.__all__} <= set(public_names())
 
 
 def found_in_pages(pattern):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from kernel_tables import breakable, kernel_table
 from onnx import defs
@@ -10,34 +10,41 @@ from onnx import defs
 from pullback.onnx.executor.registry import known_ops
 from pullback.onnx.graph.rules import RULES, STOPS
 
-MISSING = "runs, has no gradient"
-CONSTANT = "runs; constant, the gradient ends here"
+
+def trained() -> list[str]:
+    """ONNX's own operators that a gradient goes through."""
+    return sorted(name for name in RULES if defs.has(name))
 
 
-def operators() -> list[str]:
-    """ONNX's own operators that have a gradient or can be run; those that only a training graph has are left out."""
-    standard = {schema.name for schema in defs.get_all_schemas()}
-    return sorted({name for domain, name in known_ops() if not domain and name in standard} | (set(RULES) & standard))
+def run_only() -> list[str]:
+    """ONNX's own operators that can be run, and have no gradient."""
+    return [name for domain, name in known_ops() if not domain and defs.has(name) and name not in RULES]
 
 
 def gradient(op_type: str) -> str:
     """The inputs that a gradient reaches, by their names in ONNX's schema."""
-    if op_type not in RULES:
-        return CONSTANT if op_type in STOPS else MISSING
     inputs = [each.name for each in defs.get_schema(op_type).inputs]
     return ", ".join(f"`{name}`" for place, name in enumerate(inputs) if RULES[op_type].has(place))
 
 
-def nodes(domain: str) -> Sequence[str]:
+def nodes(domain: str) -> list[str]:
     """The nodes of another domain that training graphs are made of, all of which the executor runs."""
     return [name for of, name in known_ops() if of == domain]
 
 
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(breakable, names))
+
+
 def table() -> str:
-    """One row for each operator, then the nodes that are not ONNX's own."""
-    rows = [(breakable(name), gradient(name)) for name in operators()]
-    others = [
-        f"Nodes of `{domain}` in training graphs: {', '.join(map(breakable, nodes(domain)))}."
-        for domain in ("com.microsoft", "ai.pullback")
-    ]
-    return "\n\n".join([kernel_table(("operator", "gradient in"), rows), *others])
+    """One row for each operator that is trained, then the rest in sentences."""
+    stops = [name for name in run_only() if name in STOPS]
+    without = [name for name in run_only() if name not in STOPS]
+    sentences = {
+        "Operators that run in a model, but that no gradient goes through": without,
+        "Operators whose result counts as constant, so that the gradient ends there": stops,
+        "Nodes of `com.microsoft` in training graphs": nodes("com.microsoft"),
+        "Nodes of `ai.pullback` in training graphs": nodes("ai.pullback"),
+    }
+    rows = kernel_table(("operator", "gradient in"), [(breakable(name), gradient(name)) for name in trained()])
+    return "\n\n".join([rows, *(f"{what}: {_listed(names)}." for what, names in sentences.items() if names)])

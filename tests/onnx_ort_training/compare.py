@@ -36,6 +36,7 @@ NETWORKS = {
 }
 # Nodes without a body in stock operators: 1.19.2 has no such operator, or none for the CPU.
 OURS_ALONE = {"ResizeGrad", "PadGrad", "LpPoolGrad", "LRNGrad", "NegativeLogLikelihoodLossGrad", "ConvTransposeGrad"}
+NEED_SIZES = {"MaxPoolGrad", "AveragePoolGrad"}  # in 1.19.2: with open ones it dies
 # What 1.19.2 does wrong, or refuses, by itself.
 DEFECTS = {
     "AveragePool19-2x4x5x6-kernel_shape[2,2]_dilations[2,1]": "AveragePoolGrad forgets dilations",
@@ -68,13 +69,15 @@ def write_networks(folder):
 
 def write_cases(folder):
     for number, case in enumerate(rule_cases.CASES):
-        if case.opset > NEWEST_OPSET or case.id in DEFECTS:
-            continue
-        model, feeds = rule_cases.model_of(case, dynamic=False, dtype=np.float32)
-        trained = [f"p{i}" for i, given in enumerate(case.inputs) if isinstance(given, tuple)]
-        graph = training_graph(model, "total", trainable=trained)
-        if not OURS_ALONE & {node.op_type for node in graph.graph.node}:
-            write(folder, f"{number:03d}-{case.op}", graph, feeds)
+        for dynamic in (False, True):
+            if case.opset > NEWEST_OPSET or case.id in DEFECTS or (dynamic and case.fixed):
+                continue
+            model, feeds = rule_cases.model_of(case, dynamic, np.float32)
+            trained = [f"p{i}" for i, given in enumerate(case.inputs) if isinstance(given, tuple)]
+            graph = training_graph(model, "total", trainable=trained)
+            ops = {node.op_type for node in graph.graph.node}
+            if not ops & OURS_ALONE and not (dynamic and ops & NEED_SIZES):
+                write(folder, f"{number:03d}-{case.op}{'-open' if dynamic else ''}", graph, feeds)
 
 
 def main():

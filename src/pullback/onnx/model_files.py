@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.extras import missing
+from pullback.onnx.atomic_file import flush_folder, write_atomically
 from pullback.onnx.errors import OnnxError
 
 try:
@@ -156,16 +157,16 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     size = sum(tensor.ByteSize() for tensor in model.graph.initializer)
+    if size < IN_ONE_FILE:
+        write_atomically(target, [model.SerializeToString()], "the model")
+        return
     try:
-        if size < IN_ONE_FILE:
-            _write(model.SerializeToString(), target)
-            return
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         data = target.with_name(target.name + ".data")
         _with_external_data(copy, target, data)
     except OSError as error:
-        raise OnnxError(f"the model cannot be written to {target}: {error.strerror or error}") from error
+        raise OnnxError(f"the model could not be written to '{target}': {error.strerror or error}") from error
 
 
 def _with_external_data(model: onnx.ModelProto, target: Path, data: Path) -> None:
@@ -177,35 +178,4 @@ def _with_external_data(model: onnx.ModelProto, target: Path, data: Path) -> Non
             with written.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(written, target.parent / name)
-    _sync_folder(target.parent)
-
-
-def _write(data: bytes, target: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the new name is on the disk too, where a folder can be opened."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    flush_folder(target.parent)

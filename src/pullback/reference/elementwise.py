@@ -46,7 +46,7 @@ def sum_of_squares(g: Array) -> float:
 
 
 def sgd_step(
-    p: Array, g: Array, v: Array | None, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+    p: Array, g: Array, v: Array | None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
     nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of stochastic gradient descent, in place on p and v.
@@ -67,7 +67,7 @@ def sgd_step(
 
 
 def adam_step(
-    p: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    p: Array, g: Array, m: Array, v: Array, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
     decoupled: bool, step: int, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of Adam, in place on p, m and v; with `decoupled` weight decay that is AdamW. `step` counts from 1."""

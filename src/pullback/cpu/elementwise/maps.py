@@ -12,7 +12,7 @@ import numpy as np
 from pullback.cpu.elementwise.common import flat_plan
 from pullback.cpu.elementwise.records import Map
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.dense import check_alike, dense, in_order, new_in_order
+from pullback.cpu.engine.dense import check_alike, check_writeable, dense, in_order, new_in_order
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.rules import Array
@@ -25,6 +25,7 @@ def _plan(kernel: str, dtype: np.dtype[Any], count: int, inputs: int) -> Plan:
 
 def _map(kernel: str, out: Array | None, first: Array, *others: Array) -> Array:
     check_alike(kernel, first, *others, out)
+    check_writeable(kernel, out)
     given, order = dense(first if out is None else out)
     if not first.size:
         return first.copy() if out is None else out

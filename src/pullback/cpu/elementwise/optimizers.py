@@ -9,7 +9,7 @@ import numpy as np
 from pullback.cpu.elementwise.common import flat_plan
 from pullback.cpu.elementwise.records import AdamStep, Flat, SgdStep
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.dense import check_alike, in_order, order_of
+from pullback.cpu.engine.dense import check_alike, check_writeable, in_order, order_of
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.words import float_word
@@ -30,6 +30,7 @@ def _plan(kernel: str, dtype: np.dtype[Any], count: int) -> Plan:
 
 def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: dict[str, float], **more: int) -> None:
     check_alike(kernel, p, g, *states.values())
+    check_writeable(kernel, p, *states.values())
     order = order_of(p)
     if order is None or any(order_of(state) != order for state in states.values()):
         raise ValueError(
@@ -46,7 +47,7 @@ def _step(kernel: str, p: Array, g: Array, states: dict[str, Array], numbers: di
 
 
 def sgd_step(
-    p: Array, g: Array, v: Array | None, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+    p: Array, g: Array, v: Array | None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
     nesterov: bool = False, first: bool = False, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of stochastic gradient descent; v is not needed without momentum, and is set, not read, at the first step."""
@@ -60,7 +61,7 @@ def sgd_step(
 
 
 def adam_step(
-    p: Array, g: Array, m: Array, v: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    p: Array, g: Array, m: Array, v: Array, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
     decoupled: bool, step: int, g_scale: float = 1.0,
 ) -> None:  # fmt: skip
     """One step of Adam, or with `decoupled` of AdamW; step counts from 1."""

@@ -77,3 +77,10 @@ def check_alike(op: str, first: Array, *others: Array | None) -> None:
         if other is not None and (other.shape != first.shape or other.dtype != first.dtype):
             both = f"{first.shape} {first.dtype} and {other.shape} {other.dtype}"
             raise ValueError(f"{op}: all arrays must have the same shape and dtype, not {both}")
+
+
+def check_writeable(op: str, *arrays: Array | None) -> None:
+    """Kernels write to addresses, and nothing else would keep them from memory that is not to be changed."""
+    for array in arrays:
+        if array is not None and not array.flags.writeable:
+            raise ValueError(f"{op}: an array that is to be changed is read-only; give a copy")

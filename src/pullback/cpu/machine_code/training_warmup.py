@@ -20,10 +20,10 @@ def _plan_all(dtype: str) -> None:
     elementwise.add_relu(x, x)
     elementwise.relu_grad_of_sum(x, x, x)
     elementwise.sum_of_squares(x)
-    elementwise.sgd_step(x, x, None, 0.1)
+    elementwise.sgd_step(x, x, None, lr=0.1)
     for nesterov in (False, True):
-        elementwise.sgd_step(x, x, x, 0.1, momentum=0.9, nesterov=nesterov)
-    elementwise.adam_step(x, x, x, x, 0.1, 0.9, 0.999, 1e-8, 0.0, False, 1)
+        elementwise.sgd_step(x, x, x, lr=0.1, momentum=0.9, nesterov=nesterov)
+    elementwise.adam_step(x, x, x, x, lr=0.1, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, decoupled=False, step=1)
     one = np.ones(4, dtype)
     for image in (x, x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)):
         norm.batch_norm_train(image, one, one, 1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.dense import check_alike, in_order, new_in_order, order_of
+from pullback.cpu.engine.dense import check_alike, check_writeable, in_order, new_in_order, order_of
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
@@ -65,6 +65,7 @@ def batch_norm_grad_apply(
     """dx from the sums over all `count` elements of a channel; `out` may be dy, x or y."""
     op = "batch_norm_grad_apply"
     check_alike(op, x, dy, y, out)
+    check_writeable(op, out)
     given, order, shape = seen(op, x)
     dy_, y_ = in_order(dy, order), None if y is None else in_order(y, order)
     vectors = {

@@ -24,7 +24,7 @@ from pullback.rules import Array
 
 LEAST_WIDTH = 2048  # bytes: narrower rows are taken several at once
 MOST_WIDTH = 3584  # rows 4 KiB apart would meet in the same places of the first-level cache
-LEAST_ROWS = 16  # of a piece, so that its own sums are little beside it
+LEAST_ROWS = 32  # of a piece, so that its own sums are little beside it
 BLOCK = 64  # elements that the blocks of a plane are a multiple of
 MERGED = 64  # channels of a piece of merging
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.dense import check_alike, in_order, new_in_order, order_of
+from pullback.cpu.engine.dense import check_alike, check_writeable, in_order, new_in_order, order_of
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.norm.layout import Shape, pass_plan, per_channel, seen
@@ -27,6 +27,7 @@ def normalize(
     """(x - mean) * inv_std * scale + bias of each channel, then + add, then max(..., 0) with `relu`."""
     op = "normalize"
     check_alike(op, x, add, out)
+    check_writeable(op, out)
     given, order, shape = seen(op, x)
     vectors = [per_channel(op, name, values, shape) for name, values in
                (("mean", mean), ("inv_std", inv_std), ("scale", scale), ("bias", bias))]  # fmt: skip

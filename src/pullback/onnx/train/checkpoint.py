@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pullback.onnx.atomic_file import write_atomically
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.atomic_file import write_atomically
 from pullback.rules import Array
 
 FORMAT = "pullback.onnx checkpoint"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
 from pullback.onnx.executor.program import Program
-from pullback.onnx.executor.read import opsets_of, to_array
-from pullback.onnx.executor.read import Argument, argument
+from pullback.onnx.executor.read import Argument, argument, opsets_of, to_array
 from pullback.onnx.graph.description import TrainingDescription, describe
 from pullback.onnx.graph.emit import Builder
 from pullback.onnx.graph.losses import LOSSES, LossOptions
 from pullback.onnx.graph.prepare import inference_form, names_in, types_of
 from pullback.onnx.graph.training_graph import training_graph
+from pullback.onnx.model_files import load_model
 from pullback.onnx.train.inference_model import as_inputs, emptied, inference_mode, places_of
 from pullback.onnx.train.stored_settings import Settings
 from pullback.rules import Array
@@ -40,33 +41,41 @@ class Graphs:
 Values = dict[str, Array]
 
 
-def build_graphs(model: onnx.ModelProto, settings: Settings, *, split: bool) -> tuple[Graphs, Values, Values]:
+def build_graphs(source: Any, settings: Settings, *, split: bool) -> tuple[Graphs, Values, Values]:
     """The graphs, which hold no parameters, with the values of parameters and running statistics.
 
-    `split`: batches are run in parts, each with a weight of its own.
+    `split`: batches are run in parts, each with a weight of its own. The model is read here and let go of as soon as may be: it
+    is as large as its parameters.
     """
+    model = load_model(source)
     training = training_graph(model, settings.loss, settings.trainable, settings.frozen, weighted=split)
     names = describe(training)
-    values = {tensor.name: tensor for tensor in training.graph.initializer}
-    given = {value.name: value for value in training.graph.input}
     changed = (*names.parameters, *names.running)
-    own = {name: argument(value) for name, value in given.items() if name not in values and name != names.target}
+    values = places_of(training.graph)
+    parameters, running = ({name: to_array(values[name]) for name in each} for each in (names.parameters, names.running))
+    del values
+    training = as_inputs(training, changed)
+    given = {value.name: argument(value) for value in training.graph.input}
+    program = Program(training)
+    own = {name: given[name] for name in program.required if name not in (*changed, names.target)}
+    classes = class_count(training, settings.loss)
+    del training
     if not all(name in places_of(model.graph) for name in changed):
         model = inference_form(model)  # which has weights under the names of the training graph
+    model = emptied(model, changed)
     inference = inference_mode(model)
     evaluation, evaluated_loss = _with_loss(inference, settings.loss, names)
     graphs = Graphs(
         names,
-        Program(as_inputs(training, changed)),
+        program,
         own,
-        None if names.target is None else argument(given[names.target]),
-        class_count(training, settings.loss),
-        emptied(model, changed),
-        emptied(inference, changed),
+        None if names.target is None else given[names.target],
+        classes,
+        model,
+        inference,
         Program(as_inputs(evaluation, changed), (evaluated_loss, *names.outputs)),
         evaluated_loss,
     )
-    parameters, running = ({name: to_array(values[name]) for name in each} for each in (names.parameters, names.running))
     return graphs, parameters, running
 
 

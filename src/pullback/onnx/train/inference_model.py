@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import onnx
 from onnx import numpy_helper
@@ -57,15 +58,37 @@ def places_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return places | {tensor.name: tensor for tensor in graph.initializer}
 
 
+def _copy(model: onnx.ModelProto, initializers: Iterable[onnx.TensorProto]) -> onnx.ModelProto:
+    """A copy with other initializers. Not a whole copy with something deleted: a protobuf message keeps what it once had."""
+    copy = onnx.ModelProto()
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _set(copy, field.name, value)
+    for field, value in model.graph.ListFields():
+        _set(copy.graph, field.name, initializers if field.name == "initializer" else value)
+    return copy
+
+
+def _set(message: Any, field: str, value: Any) -> None:
+    if isinstance(value, str | bytes | int | float):
+        setattr(message, field, value)
+    elif hasattr(value, "CopyFrom"):
+        getattr(message, field).CopyFrom(value)
+    else:
+        getattr(message, field).extend(value)
+
+
+def _empty(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
+
+
 def emptied(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy in which these tensors have their shapes alone: their values are kept elsewhere."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    places = places_of(copy.graph)
-    for name in names:
-        tensor = places[name]
-        empty = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
-        tensor.CopyFrom(empty)
+    wanted, tensors = set(names), model.graph.initializer
+    copy = _copy(model, [_empty(tensor) if tensor.name in wanted else tensor for tensor in tensors])
+    for name in wanted - {tensor.name for tensor in tensors}:
+        tensor = places_of(copy.graph)[name]
+        tensor.CopyFrom(_empty(tensor))
     return copy
 
 
@@ -81,15 +104,12 @@ def filled(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelPro
 
 def as_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
     """A copy in which these tensors are inputs, so that each run is given their values."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph, wanted = copy.graph, set(names)
-    known = {value.name for value in graph.input}
-    for node in [node for node in graph.node if node.op_type == "Constant" and node.output[0] in wanted]:
-        graph.node.remove(node)
+    wanted = set(names)
+    copy = _copy(model, [tensor for tensor in model.graph.initializer if tensor.name not in wanted])
+    known = {value.name for value in copy.graph.input}
+    for node in [node for node in copy.graph.node if node.op_type == "Constant" and node.output[0] in wanted]:
+        copy.graph.node.remove(node)
     for name, tensor in places_of(model.graph).items():
         if name in wanted and name not in known:
-            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
-    for tensor in [tensor for tensor in graph.initializer if tensor.name in wanted]:
-        graph.initializer.remove(tensor)
+            copy.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
     return copy

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from pullback.cpu.engine.memory import trim
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
-from pullback.onnx.model_files import load_model, save_model
+from pullback.onnx.model_files import save_model
 from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner, parts_of
 from pullback.onnx.train.batches import Batch, Data, RowData
 from pullback.onnx.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -67,9 +68,11 @@ class Trainer:
         )
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
-        self._graphs, parameters, running = build_graphs(load_model(model), self.settings, split=split)
+        self._graphs, parameters, running = build_graphs(model, self.settings, split=split)
         self._runner = GradientRunner(self._graphs.program, self._graphs.names, ranks)
         self.parameters = Weights(self._graphs.program.arranged(parameters))
+        del parameters
+        trim()  # what reading the model took: several times its size
         self._running = Weights(running)
         self._state = {name: [np.zeros_like(memory) for _ in self.settings.optimizer.state_names]
                        for name, memory in self.parameters.memory.items()}  # fmt: skip

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from pullback.onnx.errors import OnnxError
+
+ENDING = ".tmp"
+STALE_SECONDS = 2 * 3600  # no file takes that long to write
 
 
 def write_atomically(path: Path, parts: Iterable[bytes | memoryview], what: str) -> None:
@@ -16,7 +21,7 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview], what: str)
 
     The folder is flushed too, so that after a power cut it names either the old file or the new one.
     """
-    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{ENDING}"
     try:
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
@@ -35,7 +40,16 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview], what: str)
         reason = error.strerror or str(error)
         kept = "; the file that was there before is unchanged" if path.exists() else ""
         raise OnnxError(f"{what} could not be written to '{path}': {reason}{kept}") from error
-    _flush_folder(path.parent)
+    flush_folder(path.parent)
+    _remove_stale(path)
+
+
+def _remove_stale(path: Path) -> None:
+    """What writers of this file that were killed have left, hours ago."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{ENDING}"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                left.unlink()
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:
@@ -43,8 +57,8 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _flush_folder(folder: Path) -> None:
-    """Where the system has no such thing (Windows, some network disks), moving the file has to do."""
+def flush_folder(folder: Path) -> None:
+    """So that the new name is on the disk too; where the system cannot (Windows, some network disks), moving has to do."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

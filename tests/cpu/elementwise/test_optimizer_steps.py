@@ -67,7 +67,13 @@ def test_what_cannot_be_changed_in_place_is_refused() -> None:
         elementwise.sgd_step(p[:, ::2], p[:, ::2], None, lr=0.1)
     with pytest.raises(ValueError, match="without gaps and alike"):
         elementwise.adam_step(p, p, p.copy(order="F"), p.copy(), **USUAL)
+    frozen = p.copy()
+    frozen.setflags(write=False)
     for library in (elementwise, reference):
+        with pytest.raises(ValueError, match="read-only"):
+            library.sgd_step(frozen, p, None, lr=0.1)
+        with pytest.raises(ValueError, match="read-only"):
+            library.relu(p, out=frozen)
         with pytest.raises(ValueError, match="momentum needs v"):
             library.sgd_step(p, p, None, lr=0.1, momentum=0.9)
         with pytest.raises(ValueError, match="counts from 1"):
