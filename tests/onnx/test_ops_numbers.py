@@ -1,4 +1,4 @@
-"""Numbers that are easily wrong: accuracy of erf, extremes of activations, integers, ties, large arrays, memory that comes twice."""
+"""Numbers that are easily wrong: accuracy of erf, extremes of activations, integers, ties, large arrays, memory used twice."""
 
 from __future__ import annotations
 
