@@ -1,7 +1,7 @@
 """What the tests of MPI run under mpiexec: a small network trained by all ranks together.
 
 mpi_job.py FOLDER [what]: "train", "accumulate", "raise" (rank 1 raises after a checkpoint), "die" (rank 1 is killed after one),
-"nan" (all ranks meet a loss that is not finite).
+"nan" (all ranks meet a loss that is not finite), "differ" (each rank has a seed of its own).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def run(what: str, ranks: Ranks | None, folder: Path) -> px.Trainer:
         optimizer=px.SGD(lr=1e300 if what == "nan" else 0.1, momentum=0.9),
         accumulate=2 if what == "accumulate" else 1,
         clip_norm=1.0,
+        seed=ranks.rank if what == "differ" and ranks is not None else 0,
         ranks=ranks,
     )
 

@@ -161,4 +161,4 @@ def check_same(ranks: Ranks, what: str, number: int) -> None:
     numbers = ranks.comm.allgather(number)
     if len(set(numbers)) > 1:
         other = next(rank for rank, each in enumerate(numbers) if each != numbers[0])
-        raise OnnxError(f"rank {other} has {what} unlike rank 0: all ranks must be started with the same files and options")
+        raise OnnxError(f"rank {other} has {what} than rank 0: all ranks must be started with the same files and options")
