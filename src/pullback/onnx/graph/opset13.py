@@ -7,6 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pullback.onnx.executor.read import opsets_of
+from pullback.onnx.graph.types import types_of
 
 AXES_AS_INPUT = ("Squeeze", "Unsqueeze", "ReduceSum")
 LAST = 13
@@ -17,8 +18,6 @@ def raised_to_13(model: onnx.ModelProto) -> None:
     version = opsets_of(model)[""]
     if version >= LAST:
         return
-    from pullback.onnx.graph.prepare import types_of
-
     ranks = {name: None if kind.shape is None else len(kind.shape) for name, kind in types_of(model).items()}
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:

@@ -8,14 +8,13 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import inliner, numpy_helper, shape_inference
+from onnx import inliner
 
-from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.read import opsets_of, static_shape, to_array
+from pullback.onnx.executor.read import opsets_of, to_array
 from pullback.onnx.executor.registry import PULLBACK
 from pullback.onnx.graph.emit import FLOATS, TensorType
 from pullback.onnx.graph.opset13 import raised_to_13
-from pullback.onnx.model_files import without_weights
+from pullback.onnx.graph.types import types_of
 from pullback.rules import Array
 from pullback.window import same_pads
 
@@ -65,12 +64,18 @@ def _weights_as_initializers(graph: onnx.GraphProto) -> None:
     places = {node.input[i] for node in graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
     for node in [node for node in graph.node if node.op_type == "Constant" and node.output[0] in places]:
         tensor = next((each.t for each in node.attribute if each.name == "value"), None)
-        if tensor is not None and tensor.data_type in FLOATS:
+        if tensor is not None and tensor.data_type in FLOATS and not _filled(tensor):
             weight = onnx.TensorProto()
             weight.CopyFrom(tensor)
             weight.name = node.output[0]
             graph.initializer.append(weight)
             graph.node.remove(node)
+
+
+def _filled(tensor: onnx.TensorProto) -> bool:
+    """Whether all entries are the same number: exporters write a normalisation without scale and bias with ones and zeros."""
+    values = to_array(tensor)
+    return values.size > 0 and bool((values == values.flat[0]).all())
 
 
 def _own_weights(graph: onnx.GraphProto) -> None:
@@ -149,28 +154,6 @@ def explicit_pads(model: onnx.ModelProto) -> None:
         for attribute in [each for each in node.attribute if each.name in ("auto_pad", "pads")]:
             node.attribute.remove(attribute)
         node.attribute.append(onnx.helper.make_attribute("pads", [low for low, _ in pads] + [high for _, high in pads]))
-
-
-def types_of(model: onnx.ModelProto) -> dict[str, TensorType]:
-    """What ONNX's shape inference knows of every tensor."""
-    light = without_weights(model)
-    for node in light.graph.node:
-        if node.op_type == "GroupNormalization":  # whose first form the inference refuses; shapes stay as they are
-            node.op_type = "Identity"
-            del node.input[1:], node.attribute[:]
-    try:
-        inferred = shape_inference.infer_shapes(light, data_prop=True).graph
-    except Exception as error:
-        raise OnnxError(f"the shapes of the model contradict each other: {str(error).strip()}") from error
-    types = {}
-    for value in (*inferred.value_info, *inferred.input, *inferred.output):
-        shape = static_shape(value)
-        types[value.name] = TensorType(
-            value.type.tensor_type.elem_type, None if shape is None else tuple(size if size != "" else None for size in shape)
-        )
-    for tensor in model.graph.initializer:
-        types[tensor.name] = TensorType(tensor.data_type, tuple(tensor.dims))
-    return types
 
 
 @dataclass(frozen=True)

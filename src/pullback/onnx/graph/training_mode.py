@@ -41,7 +41,7 @@ def _batch_norm(ready: Prepared, node: onnx.NodeProto, running: dict[str, str]) 
             node.input[place] = running[first]
         running[first] = output
         for saved in (output, names[place - 1]):
-            ready.types[saved] = ready.types.get(first, TensorType(ready.types[y].dtype, None))
+            ready.types[saved] = ready.types.get(first, TensorType(onnx.TensorProto.FLOAT, None))
     node.op_type, node.domain = "BatchNormInternal", MICROSOFT
     kept = [each for each in node.attribute if each.name in ("epsilon", "momentum")]
     copies = [onnx.AttributeProto() for _ in kept]
