@@ -165,6 +165,8 @@ class Trainer:
     def open_data(self, data: Any, batch_size: int | None, *, training: bool) -> Data:
         """Data as batches for this model."""
         parts = (1 if self.ranks is None else self.ranks.size) * (self.settings.accumulate if training else 1)
+        if self._feeder.fixed is not None and not training:
+            batch_size = None  # there is one size, and training may run several parts of it
         opened = open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
                            has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
         if isinstance(opened, RowData):
