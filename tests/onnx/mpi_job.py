@@ -16,6 +16,7 @@ from onnx_models import cnn, rows_for_cnn
 
 import pullback as pb
 import pullback.onnx as px
+from pullback.onnx.train import mpi
 from pullback.onnx.train.mpi import Ranks, world
 
 ROWS, BATCH = 21, 10  # batches of 10, 10 and 1 rows: unequal parts, and fewer rows than ranks
@@ -46,6 +47,7 @@ def run(what: str, ranks: Ranks | None, folder: Path) -> px.Trainer:
 
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
+    mpi.BUCKET_BYTES = 200  # several buckets are on their way at once
     ranks = world()
     assert ranks is not None
     with ranks.job(), pb.backend("reference"):  # no kernels to compile

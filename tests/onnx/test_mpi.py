@@ -20,7 +20,7 @@ import pytest
 import pullback as pb
 import pullback.onnx as px
 from pullback.onnx.train.batch_gradient import parts_of
-from pullback.onnx.train.mpi import world
+from pullback.onnx.train.mpi import RANK_VARIABLE, SIZE_VARIABLES, world
 
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 needs_mpi = pytest.mark.skipif(
@@ -84,8 +84,10 @@ def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path, what: str, said:
 
 
 def test_a_process_that_was_not_started_by_mpi_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
+    for name in (*SIZE_VARIABLES, RANK_VARIABLE):
         monkeypatch.delenv(name, raising=False)
+    assert world() is None
+    monkeypatch.setenv("PMI_SIZE", "1")
     assert world() is None
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
