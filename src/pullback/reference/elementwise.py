@@ -13,10 +13,13 @@ def relu(x: Array, out: Array | None = None) -> Array:
 
 
 def _where_positive(values: Array, y: Array, out: Array | None) -> Array:
-    dead = np.logical_not(y > 0)  # before out is written, which may be y
+    return _where(values, y > 0, out)
+
+
+def _where(values: Array, alive: Array, out: Array | None) -> Array:
     result = np.empty_like(values) if out is None else out
     np.copyto(result, values)
-    np.copyto(result, 0, where=dead)
+    np.copyto(result, 0, where=np.logical_not(alive))
     return result
 
 
@@ -38,6 +41,18 @@ def add_relu(a: Array, b: Array, out: Array | None = None) -> Array:
 def relu_grad_of_sum(da: Array, db: Array, y: Array, out: Array | None = None) -> Array:
     """da + db where y > 0, else 0: the gradient of a ReLU whose result two others have read."""
     return _where_positive(add(da, db), y, out)
+
+
+def clip(x: Array, low: float, high: float, out: Array | None = None) -> Array:
+    """min(max(x, low), high); NaN stays."""
+    kind = x.dtype.type
+    return np.asarray(np.minimum(np.maximum(x, kind(low), out=out), kind(high), out=out))
+
+
+def clip_grad(dy: Array, x: Array, low: float, high: float, out: Array | None = None) -> Array:
+    """dy where low <= x <= high, else 0, whatever dy is there."""
+    kind = x.dtype.type
+    return _where(dy, (x >= kind(low)) & (x <= kind(high)), out)
 
 
 def sum_of_squares(g: Array) -> float:

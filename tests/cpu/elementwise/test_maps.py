@@ -35,6 +35,18 @@ def test_a_map_is_that_of_numpy_for_every_size(name: str) -> None:
         np.testing.assert_array_equal(ours(*given), plain(*given))
 
 
+def test_limits() -> None:
+    for size in SIZES:
+        x, dy = reals((size,), 0), reals((size,), 1)
+        for low, high in ((-0.5, 0.5), (0.0, 6.0), (-np.inf, 0.25), (1.0, -1.0)):
+            np.testing.assert_array_equal(elementwise.clip(x, low, high), reference.clip(x, low, high))
+            np.testing.assert_array_equal(elementwise.clip_grad(dy, x, low, high), reference.clip_grad(dy, x, low, high))
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, 6.0, 7.0] * V, np.float32)
+    np.testing.assert_array_equal(elementwise.clip(odd, 0, 6), np.clip(odd, 0, 6))
+    inf = np.full_like(odd, np.inf)
+    np.testing.assert_array_equal(elementwise.clip_grad(inf, odd, 0, 6), np.where((odd >= 0) & (odd <= 6), inf, np.float32(0)))
+
+
 def test_float64_keeps_its_digits() -> None:
     a, b, y = (reals((3 * V + 1,), seed, np.float64) for seed in range(3))
     found = elementwise.relu_grad_of_sum(a, b, y)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.elementwise.records import Map
-from pullback.cpu.simd.vectors import choose, greater, inline
+from pullback.cpu.elementwise.records import Limited, Map
+from pullback.cpu.simd.vectors import choose, equal, greater, inline, invert
 
 AT_ONCE = 4  # registers of a step
 
@@ -55,4 +55,37 @@ def build(lanes: Any) -> dict[str, Any]:
         return choose(greater(y, nothing), da + db, nothing)
 
     bodies = {"relu": relu, "relu_grad": relu_grad, "add": add, "add_relu": add_relu, "relu_grad_of_sum": relu_grad_of_sum}
-    return {name: make(body) for name, body in bodies.items()}
+
+    def clip(args: Limited, piece, scratch):
+        j = piece * args.per_piece
+        end = min(j + args.per_piece, args.count)
+        low, high = zeros(args.low), zeros(args.high)
+        while j + M <= end:
+            x = load(args.x + j * SIZE, M)
+            x = choose(greater(low, x), low, x)
+            store(args.out + j * SIZE, choose(greater(x, high), high, x), M)
+            j += M
+        while j < end:
+            n = min(V, end - j)
+            some = load_some(args.x + j * SIZE, n)
+            some = choose(greater(zero(args.low), some), zero(args.low), some)
+            store_some(args.out + j * SIZE, choose(greater(some, zero(args.high)), zero(args.high), some), n)
+            j += V
+
+    def clip_grad(args: Limited, piece, scratch):
+        j = piece * args.per_piece
+        end = min(j + args.per_piece, args.count)
+        low, high = zeros(args.low), zeros(args.high)
+        while j + M <= end:
+            x, dy = load(args.x + j * SIZE, M), load(args.dy + j * SIZE, M)
+            outside = greater(low, x) | greater(x, high) | invert(equal(x, x))
+            store(args.out + j * SIZE, choose(outside, zeros(0.0), dy), M)
+            j += M
+        while j < end:
+            n = min(V, end - j)
+            some, gradient = load_some(args.x + j * SIZE, n), load_some(args.dy + j * SIZE, n)
+            beside = greater(zero(args.low), some) | greater(some, zero(args.high)) | invert(equal(some, some))
+            store_some(args.out + j * SIZE, choose(beside, zero(0.0), gradient), n)
+            j += V
+
+    return {name: make(body) for name, body in bodies.items()} | {"clip": clip, "clip_grad": clip_grad}

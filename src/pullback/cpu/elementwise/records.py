@@ -17,6 +17,13 @@ class Map(Flat):
     ints = "a b c out"
 
 
+class Limited(Flat):
+    """out from x (and dy) with limits."""
+
+    ints = "x dy out"
+    floats = "low high"
+
+
 class SgdStep(Flat):
     """first: the momentum of before is not looked at, there was none. taken: how much of a gradient is."""
 

@@ -19,6 +19,8 @@ def _plan_all(dtype: str) -> None:
     elementwise.add(x, x)
     elementwise.add_relu(x, x)
     elementwise.relu_grad_of_sum(x, x, x)
+    elementwise.clip(x, 0, 6)
+    elementwise.clip_grad(x, x, 0, 6)
     elementwise.sum_of_squares(x)
     elementwise.sgd_step(x, x, None, lr=0.1)
     for nesterov in (False, True):

@@ -31,6 +31,8 @@ def limited(x: Array, least: Any, most: Any, out: Array) -> Array:
         low, high = ends.min if least is None else least, ends.max if most is None else most
     else:
         low, high = -np.inf if least is None else least, np.inf if most is None else most
+        if x.size >= NATIVE_FROM:
+            return training_kernels.clip(x, float(low), float(high), out)
     return np.asarray(np.clip(x, x.dtype.type(low), x.dtype.type(high), out=out))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pullback import training_kernels
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import PULLBACK, Node, op
 from pullback.onnx.ops.activations import logistic
@@ -13,9 +14,7 @@ from pullback.rules import Array
 
 @op("ClipGrad", domain=PULLBACK, overwrites=(0,))
 def clip_grad(node: Node, dy: Array, x: Array, low: Array, high: Array, out: Array | None = None) -> Array:
-    inside = x >= low
-    inside &= x <= high
-    return kept(dy, inside, out)
+    return training_kernels.clip_grad(dy, x, float(low), float(high), out)
 
 
 @op("HardSigmoidGrad", domain=PULLBACK)
