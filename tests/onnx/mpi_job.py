@@ -1,7 +1,7 @@
 """What the tests of MPI run under mpiexec: a small network trained by all ranks together.
 
 mpi_job.py FOLDER [what]: "train", "accumulate", "raise" (rank 1 raises after a checkpoint), "die" (rank 1 is killed after one),
-"nan" (all ranks meet a loss that is not finite).
+"nan" (all ranks meet a loss that is not finite), "differ" (each rank has a seed of its own).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from onnx_models import cnn, rows_for_cnn
 
 import pullback as pb
 import pullback.onnx as px
+from pullback.onnx.train import mpi
 from pullback.onnx.train.mpi import Ranks, world
 
 ROWS, BATCH = 21, 10  # batches of 10, 10 and 1 rows: unequal parts, and fewer rows than ranks
@@ -29,6 +30,7 @@ def run(what: str, ranks: Ranks | None, folder: Path) -> px.Trainer:
         optimizer=px.SGD(lr=1e300 if what == "nan" else 0.1, momentum=0.9),
         accumulate=2 if what == "accumulate" else 1,
         clip_norm=1.0,
+        seed=ranks.rank if what == "differ" and ranks is not None else 0,
         ranks=ranks,
     )
 
@@ -45,6 +47,7 @@ def run(what: str, ranks: Ranks | None, folder: Path) -> px.Trainer:
 
 def main() -> None:
     folder, what = Path(sys.argv[1]), sys.argv[2]
+    mpi.BUCKET_BYTES = 200  # several buckets are on their way at once
     ranks = world()
     assert ranks is not None
     with ranks.job(), pb.backend("reference"):  # no kernels to compile

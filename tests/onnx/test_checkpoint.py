@@ -16,6 +16,7 @@ import safetensors.numpy
 from onnx_models import cnn, mlp, rows_for_cnn, rows_for_mlp
 
 import pullback.onnx as px
+from pullback.onnx.train.metrics import Metric
 from pullback.onnx.train.schedules import Cosine, ReduceOnPlateau, Schedule
 from pullback.rules import Array
 
@@ -117,6 +118,16 @@ def test_what_is_in_the_file(tmp_path: Path) -> None:
     assert (summary["epoch"], summary["steps"], summary["settings"]["optimizer"]["kind"]) == (1, 4, "AdamW")
     assert summary["parameters"]["conv.w"] == [6, 2, 3, 3]
     assert sorted(os.listdir(tmp_path)) == ["run.json", "run.safetensors"]
+
+
+def test_figures_that_are_not_finite_leave_the_summary_readable(tmp_path: Path) -> None:
+    t = px.Trainer(mlp(), metrics=[Metric("odd", lambda output, target: float("nan"))])
+    t.fit(rows_for_mlp(8), epochs=2, checkpoint=tmp_path / "run", patience=1, watch="odd")
+    assert t.history.stopped_early
+    epochs = json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)["epochs"]
+    assert epochs[0]["odd"] is None
+    loaded = px.Trainer.load(tmp_path / "run", metrics=t.settings.metrics)
+    assert np.isnan(loaded.history["odd"]).all()
 
 
 def test_settings_of_the_users_own_are_given_again(tmp_path: Path) -> None:

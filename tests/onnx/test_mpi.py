@@ -20,7 +20,7 @@ import pytest
 import pullback as pb
 import pullback.onnx as px
 from pullback.onnx.train.batch_gradient import parts_of
-from pullback.onnx.train.mpi import world
+from pullback.onnx.train.mpi import RANK_VARIABLE, SIZE_VARIABLES, world
 
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 needs_mpi = pytest.mark.skipif(
@@ -73,16 +73,21 @@ def test_a_rank_that_fails_ends_the_job(tmp_path: Path, what: str) -> None:
 
 
 @needs_mpi
-def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path) -> None:
-    done = start(2, "nan", tmp_path)
+@pytest.mark.parametrize(
+    ("what", "said"), [("nan", "OnnxError: the loss is"), ("differ", "rank 1 has another model or other settings than rank 0")]
+)
+def test_what_all_ranks_find_wrong_is_said_once(tmp_path: Path, what: str, said: str) -> None:
+    done = start(2, what, tmp_path)
     assert done.returncode == 1
-    assert done.stderr.count("OnnxError: the loss is") == 1
+    assert done.stderr.count(said) == 1
     assert "failed, so the job ends" not in done.stderr
 
 
 def test_a_process_that_was_not_started_by_mpi_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
+    for name in (*SIZE_VARIABLES, RANK_VARIABLE):
         monkeypatch.delenv(name, raising=False)
+    assert world() is None
+    monkeypatch.setenv("PMI_SIZE", "1")
     assert world() is None
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)

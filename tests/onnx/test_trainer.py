@@ -251,6 +251,41 @@ def test_a_model_with_a_fixed_batch() -> None:
     with pytest.raises(px.OnnxError, match="has 3 rows; the model takes exactly 4"):
         t.step(x[:3], y[:3])
 
+    in_parts = px.Trainer(mlp(batch=4), accumulate=2)
+    assert len(in_parts.fit((x, y), batch_size=8, valid=(x[:8], y[:8])).losses) == 1
+
+
+def test_batches_of_the_users_own_train_as_rows_in_order() -> None:
+    x, y = rows_for_mlp(10)
+    batches = [(x[:4], y[:4]), (x[4:8], y[4:8]), (x[8:], y[8:])]
+    results = []
+    for data in ((x, y), batches, lambda: iter(batches)):
+        t = px.Trainer(mlp())
+        t.fit(data, epochs=2, batch_size=4, shuffle=False, valid=data)
+        results.append(t)
+    for t in results[1:]:
+        same(t.parameters, results[0].parameters)
+        assert t.history["valid_loss"] == results[0].history["valid_loss"]
+
+
+def test_a_folder_of_images_trains_and_its_classes_are_kept(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for part, kinds in (("train", ("cat", "dog")), ("valid", ("cat", "dog")), ("other", ("cat", "bird"))):
+        for place, kind in enumerate(kinds):
+            (tmp_path / part / kind).mkdir(parents=True)
+            for i in range(3):
+                shade = np.full((2, 3, 3), 200 * place + i, np.uint8)
+                image.fromarray(shade).save(tmp_path / part / kind / f"{i}.png")
+    nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["y"])]
+    weights = {"w": np.random.default_rng(0).standard_normal((18, 2)) * 0.1, "b": np.zeros(2)}
+    t = px.Trainer(model_of(nodes, weights, ["N", 3, 2, 3], ["N", 2]), optimizer=px.SGD(lr=0.3))
+    assert t.fit(tmp_path / "train", epochs=30, valid=tmp_path / "valid")["valid_accuracy"][-1] == 1
+    t.save(tmp_path / "run")
+    assert px.Trainer.load(tmp_path / "run").class_names == ("cat", "dog")
+    assert {entry.key: entry.value for entry in t.model().metadata_props} == {"class_names": '["cat", "dog"]'}
+    with pytest.raises(px.OnnxError, match="the class 'bird' is in one of the folders"):
+        t.fit(tmp_path / "train", valid=tmp_path / "other")
+
 
 @pytest.mark.parametrize("opset", [11, 17])
 def test_the_exported_model_gives_what_the_trainer_gives(tmp_path: Path, opset: int) -> None:

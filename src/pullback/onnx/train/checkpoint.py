@@ -7,6 +7,7 @@ the file's metadata hold the rest as JSON.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,8 +53,18 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, summary: Mapping[str, A
     tensors[MODEL] = np.frombuffer(checkpoint.model, np.uint8)
     about = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(dict(checkpoint.about))}
     write_atomically(path, [_safetensors().numpy.save(tensors, about)], "the checkpoint")
-    text = json.dumps({"format": FORMAT, "version": VERSION, "checkpoint": path.name, **summary}, indent=2) + "\n"
+    said = _strict({"format": FORMAT, "version": VERSION, "checkpoint": path.name, **summary})
+    text = json.dumps(said, indent=2, allow_nan=False) + "\n"
     write_atomically(summary_path(path), [text.encode()], "the summary of the checkpoint")
+
+
+def _strict(value: Any) -> Any:
+    """With null for what is not finite, which JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {key: _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -26,7 +26,7 @@ class Evaluator:
         return slice(0, rows) if self.ranks is None or rows < self.ranks.size else self.ranks.rows(rows)
 
     def evaluate(self, opened: Data, parameters: Weights, running: Weights) -> dict[str, float]:
-        if isinstance(opened, RowData) and opened.used < len(opened.rows):
+        if isinstance(opened, RowData) and opened.used < len(opened.rows) and (self.ranks is None or self.ranks.first):
             left = len(opened.rows) - opened.used
             warnings.warn(
                 f"the model takes batches of {opened.size} rows alone: {left} rows at the end are not evaluated", stacklevel=4
@@ -39,7 +39,8 @@ class Evaluator:
             if self.ranks is not None and not self.ranks.first and feeds.rows < self.ranks.size:
                 continue
             given = feeds.part(own)
-            results = self.graphs.evaluation.run({**given, **values})
+            with np.errstate(all="ignore"):  # what is not finite is seen in the loss
+                results = self.graphs.evaluation.run({**given, **values})
             target = None if self.graphs.target is None else given[self.graphs.target.name]
             scores = scores_of(self.metrics, results, self.graphs.names.outputs, target)
             mean.add(own.stop - own.start, float(results[self.graphs.evaluated_loss]), scores)

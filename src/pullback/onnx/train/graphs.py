@@ -13,8 +13,9 @@ from pullback.onnx.executor.read import Argument, argument, opsets_of, to_array
 from pullback.onnx.graph.description import TrainingDescription, describe
 from pullback.onnx.graph.emit import Builder
 from pullback.onnx.graph.losses import LOSSES, LossOptions
-from pullback.onnx.graph.prepare import inference_form, names_in, types_of
+from pullback.onnx.graph.prepare import inference_form, names_in
 from pullback.onnx.graph.training_graph import training_graph
+from pullback.onnx.graph.types import types_of
 from pullback.onnx.model_files import load_model
 from pullback.onnx.train.inference_model import as_inputs, emptied, inference_mode, places_of
 from pullback.onnx.train.stored_settings import Settings

@@ -31,9 +31,10 @@ class History:
         return [epoch.get(name, math.nan) for epoch in self.epochs]
 
     def watched(self, name: str, higher_is_better: bool) -> list[float]:
-        """A figure of each epoch, turned so that lower is better; an epoch without it counts for nothing."""
+        """A figure of each epoch, turned so that lower is better; an epoch without it, or with NaN, counts for nothing."""
         sign = -1.0 if higher_is_better else 1.0
-        return [sign * epoch[name] if name in epoch else math.inf for epoch in self.epochs]
+        values = [sign * epoch.get(name, math.nan) for epoch in self.epochs]
+        return [math.inf if math.isnan(value) else value for value in values]
 
     def state(self) -> dict[str, Any]:
         """As JSON holds it."""

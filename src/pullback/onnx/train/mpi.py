@@ -19,8 +19,9 @@ from pullback.rules import Array
 
 BUCKET_BYTES = 1 << 20
 GRACE_SECONDS = 1.0  # in which other ranks may fail for the same reason
-# What launchers set: MPICH and Intel MPI, Open MPI, MVAPICH, Slurm's PMIx.
-SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_SIZE")
+# What launchers set: MPICH and Intel MPI, Open MPI, MVAPICH; Slurm's PMIx says the rank alone.
+SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RANK_VARIABLE = "PMIX_RANK"
 
 
 def _mpi() -> Any:
@@ -33,7 +34,8 @@ def _mpi() -> Any:
 
 def world() -> Ranks | None:
     """The ranks of this job; None for a process that mpiexec has not started, or has started alone."""
-    if not any(os.environ.get(name, "1") not in ("", "1") for name in SIZE_VARIABLES):
+    sizes = [os.environ[name] for name in SIZE_VARIABLES if os.environ.get(name)]
+    if set(sizes) <= {"1"} and (sizes or RANK_VARIABLE not in os.environ):
         return None
     ranks = Ranks(_mpi().COMM_WORLD)
     return ranks if ranks.size > 1 else None
@@ -161,4 +163,4 @@ def check_same(ranks: Ranks, what: str, number: int) -> None:
     numbers = ranks.comm.allgather(number)
     if len(set(numbers)) > 1:
         other = next(rank for rank, each in enumerate(numbers) if each != numbers[0])
-        raise OnnxError(f"rank {other} has {what} unlike rank 0: all ranks must be started with the same files and options")
+        raise OnnxError(f"rank {other} has {what} than rank 0: all ranks must be started with the same files and options")

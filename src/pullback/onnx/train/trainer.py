@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from pullback.onnx.train.history import History
 from pullback.onnx.train.inference_model import filled
 from pullback.onnx.train.memory_order import flat, unflat
 from pullback.onnx.train.metrics import Mean
-from pullback.onnx.train.mpi import Ranks
+from pullback.onnx.train.mpi import Ranks, check_same
 from pullback.onnx.train.optimizers import Optimizer
 from pullback.onnx.train.schedules import Schedule
 from pullback.onnx.train.stored_settings import checked_settings, restored, stored
@@ -74,6 +75,8 @@ class Trainer:
         del parameters
         trim()  # what reading the model took: several times its size
         self._running = Weights(running)
+        if ranks is not None:
+            check_same(ranks, "another model or other settings", self._digest())
         self._state = {name: [np.zeros_like(memory) for _ in self.settings.optimizer.state_names]
                        for name, memory in self.parameters.memory.items()}  # fmt: skip
         self._feeder = Feeder(self._graphs.inputs, self._graphs.target, self._graphs.classes)
@@ -86,9 +89,12 @@ class Trainer:
         self.watch: tuple[str, bool] = ("loss", False)
         self.epoch_mean = self.new_mean()
 
-    @property
-    def loss(self) -> str:
-        return self.settings.loss
+    def _digest(self) -> int:
+        """A number that tells models and settings apart."""
+        digest = zlib.crc32(json.dumps(stored(self.settings), sort_keys=True).encode())
+        for name, memory in (*self.parameters.memory.items(), *self._running.memory.items()):
+            digest = zlib.crc32(memory.data, zlib.crc32(name.encode(), digest))
+        return digest
 
     @property
     def running(self) -> dict[str, Array]:
@@ -159,6 +165,8 @@ class Trainer:
     def open_data(self, data: Any, batch_size: int | None, *, training: bool) -> Data:
         """Data as batches for this model."""
         parts = (1 if self.ranks is None else self.ranks.size) * (self.settings.accumulate if training else 1)
+        if self._feeder.fixed is not None and not training:
+            batch_size = None  # there is one size, and training may run several parts of it
         opened = open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
                            has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
         if isinstance(opened, RowData):
