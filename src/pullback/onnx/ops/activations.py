@@ -21,11 +21,24 @@ SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 MISH_LARGEST = 20.0  # beyond it mish(x) is x in float64 too
 
 
+def limited(x: Array, least: Any, most: Any, out: Array) -> Array:
+    """x between limits, of which one may be None; the upper one holds where they cross.
+
+    By NumPy's clip with both limits, which takes a third of the time of a maximum or minimum with one number.
+    """
+    if x.dtype.kind in "iu":
+        ends = np.iinfo(x.dtype)
+        low, high = ends.min if least is None else least, ends.max if most is None else most
+    else:
+        low, high = -np.inf if least is None else least, np.inf if most is None else most
+    return np.asarray(np.clip(x, x.dtype.type(low), x.dtype.type(high), out=out))
+
+
 @op("Relu", overwrites=(0,))
 def relu(node: Node, x: Array, out: Array | None = None) -> Array:
     if x.size >= NATIVE_FROM:
         return training_kernels.relu(x, out)
-    return np.asarray(np.maximum(x, x.dtype.type(0), out=result_like(x, out)))
+    return limited(x, 0, None, result_like(x, out))
 
 
 @op("LeakyRelu", overwrites=(0,))
@@ -51,12 +64,12 @@ def _with_slope(x: Array, slope: Any, out: Array | None) -> Array:
 
 def _exponential_unit(x: Array, alpha: float, inner: float, out: Array | None) -> Array:
     """max(x, 0) + alpha (exp(min(x, 0) / inner) - 1)."""
-    below = np.minimum(x, x.dtype.type(0), out=empty_like(x))
+    below = limited(x, None, 0, empty_like(x))
     if inner != 1:
         below /= x.dtype.type(inner)
     np.expm1(below, out=below)
     below *= x.dtype.type(alpha)
-    result: Array = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
+    result = limited(x, 0, None, result_like(x, out))
     result += below
     return result
 
@@ -92,16 +105,8 @@ def shrink(node: Node, x: Array) -> Array:
 
 @op("Clip", overwrites=(0,))
 def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None, out: Array | None = None) -> Array:
-    """Limits are attributes before opset 11 and inputs since; the upper one holds where they cross."""
-    least, most = scalar(low, node.attr("min")), scalar(high, node.attr("max"))
-    result = result_like(x, out)
-    if least is not None:
-        np.maximum(x, x.dtype.type(least), out=result)
-    if most is not None:
-        np.minimum(x if least is None else result, x.dtype.type(most), out=result)
-    if least is None and most is None and result is not x:
-        np.copyto(result, x)
-    return result
+    """Limits are attributes before opset 11 and inputs since."""
+    return limited(x, scalar(low, node.attr("min")), scalar(high, node.attr("max")), result_like(x, out))
 
 
 @op("Sigmoid", overwrites=(0,))
@@ -128,11 +133,9 @@ def swish(node: Node, x: Array) -> Array:
 
 def _hard_gate(x: Array, alpha: float, beta: float, out: Array) -> Array:
     """alpha x + beta between 0 and 1."""
-    one = x.dtype.type(1)
     np.multiply(x, x.dtype.type(alpha), out=out)
     out += x.dtype.type(beta)
-    np.maximum(out, x.dtype.type(0), out=out)
-    return np.asarray(np.minimum(out, one, out=out))
+    return limited(out, 0, 1, out)
 
 
 @op("HardSigmoid", overwrites=(0,))
@@ -152,7 +155,7 @@ def softplus(node: Node, x: Array, out: Array | None = None) -> Array:
     np.negative(tail, out=tail)
     np.exp(tail, out=tail)
     np.log1p(tail, out=tail)
-    result: Array = np.maximum(x, x.dtype.type(0), out=result_like(x, out))
+    result = limited(x, 0, None, result_like(x, out))
     result += tail
     return result
 
@@ -167,7 +170,7 @@ def softsign(node: Node, x: Array, out: Array | None = None) -> Array:
 @op("Mish", overwrites=(0,))
 def mish(node: Node, x: Array, out: Array | None = None) -> Array:
     """x tanh(log(1 + e)) with e = exp(x), which is x n / (n + 2) with n = e (e + 2)."""
-    e = np.minimum(x, x.dtype.type(MISH_LARGEST), out=empty_like(x))
+    e = limited(x, None, MISH_LARGEST, empty_like(x))
     np.exp(e, out=e)
     e *= e + x.dtype.type(2)
     e /= e + x.dtype.type(2)

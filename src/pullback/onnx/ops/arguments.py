@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.memory import empty_like
+from pullback.onnx.executor.memory import empty, empty_like
 from pullback.onnx.executor.registry import Node
 from pullback.rules import Array
 
@@ -68,10 +68,12 @@ def memory_order(x: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def take(x: Array, indices: npt.NDArray[np.int64], axis: int) -> Array:
-    """The cells of an axis that a list of indices names, lying in memory as x does."""
+    """The cells of an axis that a list of indices (none of them negative) names, lying in memory as x does."""
     order, back = memory_order(x)
-    taken: Array = np.take(x.transpose(order), indices, axis=order.index(axis))
-    return taken.transpose(back)
+    place = order.index(axis)
+    shape = tuple(len(indices) if each == axis else x.shape[each] for each in order)
+    # Not mode="raise", which fills a buffer of its own first.
+    return np.take(x.transpose(order), indices, axis=place, out=empty(shape, x.dtype), mode="clip").transpose(back)
 
 
 def result_like(x: Array, out: Array | None) -> Array:

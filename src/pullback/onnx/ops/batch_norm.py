@@ -56,7 +56,8 @@ def batch_normalization(
     inverse = training_kernels.inverse_std(var, node.attr("epsilon", EPSILON))
     if not x.size:
         return x.copy()
-    return training_kernels.normalize(x, *(values.astype(x.dtype, copy=False) for values in (mean, inverse, scale, bias)))
+    mean, inverse, scale, bias = (values.astype(x.dtype, copy=False) for values in (mean, inverse, scale, bias))
+    return training_kernels.normalize(x, mean, inverse, scale, bias)
 
 
 @op("BatchNormInternal", domain=MICROSOFT, context=True)

@@ -10,6 +10,8 @@ import numpy as np
 from pullback.onnx.executor.registry import Node, op
 from pullback.rules import Array
 
+MANY = 1 << 12
+
 _UFUNCS: dict[str, Any] = {
     "Equal": np.equal,
     "Greater": np.greater,
@@ -45,6 +47,16 @@ def is_inf(node: Node, x: Array) -> Array:
     return found
 
 
+def select(condition: Array, a: Array, b: Array) -> Array:
+    """a where the condition holds, else b; by bits where there are many: np.where guesses each one ahead, mostly wrong."""
+    if condition.size < MANY or a.itemsize not in (1, 2, 4, 8) or a.dtype != b.dtype:
+        return np.asarray(np.where(condition, a, b))
+    bits = np.dtype(f"i{a.itemsize}")
+    mask = np.negative(condition.view(np.int8), dtype=bits)  # all ones where it holds
+    chosen = np.bitwise_and(np.bitwise_xor(a.view(bits), b.view(bits)), mask)
+    return np.asarray(np.bitwise_xor(chosen, b.view(bits))).view(a.dtype)
+
+
 @op("Where")
 def where(node: Node, condition: Array, a: Array, b: Array) -> Array:
-    return np.asarray(np.where(condition, a, b))
+    return select(condition, a, b)

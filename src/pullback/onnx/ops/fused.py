@@ -40,8 +40,9 @@ def batch_norm_relu_grad(
 def add_relu(node: Node, a: Array, b: Array, out: Array | None = None) -> Array:
     if a.shape == b.shape and a.dtype == b.dtype:
         return training_kernels.add_relu(a, b, out)
-    total = np.add(a, b, out=out)
-    return np.maximum(total, total.dtype.type(0), out=total)
+    total: Array = np.asarray(np.add(a, b, out=out))
+    np.maximum(total, total.dtype.type(0), out=total)
+    return total
 
 
 @op("ReluGradOfSum", domain=FUSED, overwrites=(0, 1))

@@ -11,7 +11,8 @@ from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import Node, op
 from pullback.onnx.ops.arguments import axes_of, axis_of, refused
-from pullback.onnx.ops.convolution import for_kernel, from_kernel, layout_name
+from pullback.onnx.ops.convolution import for_kernel, layout_name
+from pullback.onnx.ops.pooling import mean_over_space
 from pullback.ops.bias import conv_grad_bias
 from pullback.rules import Array
 
@@ -30,13 +31,6 @@ def channel_sums(x: Array) -> Array:
         return conv_grad_bias(x[None], layout="channels_last")
     last = channels_last(x)
     return conv_grad_bias(for_kernel(x, last), layout=layout_name(last))
-
-
-def scaled(x: Array, factor: Array, shift: Array, out: Array | None = None) -> Array:
-    """factor x + shift of each channel."""
-    y = np.multiply(x, by_channel(factor, x.ndim), out=empty_like(x) if out is None else out)
-    y += by_channel(shift, x.ndim)
-    return y
 
 
 def normalized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
@@ -82,12 +76,22 @@ def grouped(x: Array, groups: int) -> tuple[Array, tuple[int, ...]]:
     return x.reshape(n, groups, channels // groups * cells), (2,)
 
 
+def _group_means(x: Array, groups: int) -> Array:
+    """The mean of each channel's group, (N, C, 1 ...)."""
+    n, channels = x.shape[:2]
+    if not x.size or x.ndim not in (3, 4, 5):
+        means = x.reshape(n, groups, -1).mean(2)
+    else:  # the mean over space by the kernels, on all threads
+        means = mean_over_space(x).reshape(n, groups, -1).mean(2)
+    return np.asarray(means).repeat(channels // groups, axis=1).reshape(n, channels, *(1,) * (x.ndim - 2))
+
+
 def _by_groups(x: Array, groups: int, scale: Array, bias: Array, epsilon: float) -> Array:
-    parts, axes = grouped(x, groups)
-    y, _, _ = normalized(parts, axes, epsilon)
-    last = channels_last(x)
-    whole = from_kernel(y.reshape(for_kernel(x, last).shape), last)
-    return scaled(whole, scale, bias, out=whole)
+    y = np.subtract(x, _group_means(x, groups), out=empty_like(x))
+    variance = _group_means(np.square(y, out=empty_like(x)), groups)
+    y *= by_channel(scale, x.ndim) / np.sqrt(variance + x.dtype.type(epsilon))
+    y += by_channel(bias, x.ndim)
+    return y
 
 
 @op("GroupNormalization")

@@ -47,7 +47,10 @@ def _coordinates(mode: str, n: int, size: int, scale: float, roi: tuple[float, f
     x = np.arange(size, dtype=np.float64)
     # A scale that is these sizes' quotient but for its rounding to float32 is taken to be it: cells that fall together stay so.
     exact = np.float32(scale) == np.float32(size / n)
-    back = (lambda place: place * n / size) if exact else (lambda place: place / scale)
+
+    def back(place: Coordinates) -> Coordinates:
+        return np.asarray(place * n / size if exact else place / scale)
+
     if mode == "align_corners":
         return x * ((n - 1) / (size - 1)) if size > 1 else x
     if mode == "asymmetric":
@@ -168,6 +171,12 @@ def sampled(x: Array, samples: AxisSamples) -> Array:
         return take(x, samples.cells[:, 0], samples.axis)
     weights = samples.weights.astype(x.dtype).reshape(*samples.weights.shape, *(1,) * (x.ndim - 1 - samples.axis))
     result = take(x, samples.cells[:, 0], samples.axis)
+    if weights.shape[1] == 2:  # a + (b - a) w, a product less than a v + b w
+        step = take(x, samples.cells[:, 1], samples.axis)
+        step -= result
+        step *= weights[:, 1]
+        result += step
+        return result
     result *= weights[:, 0]
     for tap in range(1, weights.shape[1]):
         term = take(x, samples.cells[:, tap], samples.axis)
