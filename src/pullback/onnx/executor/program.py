@@ -109,6 +109,10 @@ class Program:
         self, feeds: Mapping[str, Array], *, on_output: OnOutput | None = None, context: Context = ALONE
     ) -> dict[str, Array]:
         """The outputs by name. `on_output` gets each as soon as it is there. Feeds replace initializers of the same name."""
+        with np.errstate(all="ignore"):  # infinities and NaN are answers, as in the kernels
+            return self._run(feeds, on_output, context)
+
+    def _run(self, feeds: Mapping[str, Array], on_output: OnOutput | None, context: Context) -> dict[str, Array]:
         given = {name: np.asarray(array) for name, array in feeds.items()}
         key = tuple((name, array.shape, array.dtype, array.strides) for name, array in given.items())
         plan = self._plans.get(key)
