@@ -27,7 +27,7 @@ class Model:
         return self.tensor(name, np.asarray(values, self.dtype))
 
     def tensor(self, name, array):
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def ints(self, *values):

@@ -37,7 +37,8 @@ def print_summary(options: argparse.Namespace, trainer: Trainer, written: Writte
         for name in figure_names([found])
     ]
     early = f", ended early: no better one than epoch {kept}" if history.stopped_early else ""
-    print(f"{len(history.epochs)} epochs, {trainer.steps} steps in {seconds:.1f} s{early}")
+    epochs = f"{len(history.epochs)} epoch{'s' if len(history.epochs) > 1 else ''}"
+    print(f"{epochs}, {trainer.steps} steps in {seconds:.1f} s{early}")
     print_table("", (f"after epoch {kept}", "training data", "held-out data"), rows)
     print(f"model       {written.model}")
     print(f"checkpoint  {written.checkpoint}")

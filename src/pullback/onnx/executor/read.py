@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pullback.rules import Array
 TENSOR = onnx.AttributeProto.TENSOR
 GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 DOMAINS = {"ai.onnx": ""}
+SHORT, SIMPLE = 6, 100  # digits of a decimal, and the largest denominator, that somebody may have written
 
 
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
@@ -29,11 +31,23 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, str | int | float) or attribute.type in GRAPHS:
+    if isinstance(value, float):
+        return _meant(value)
+    if isinstance(value, str | int) or attribute.type in GRAPHS:
         return value
     if attribute.type == onnx.AttributeProto.STRINGS:
         return [entry.decode() for entry in value]
     return list(value) if hasattr(value, "__iter__") else value
+
+
+def _meant(value: float) -> float:
+    """The number that an attribute was before float32 rounded it, for graphs of float64: a short decimal or a simple fraction."""
+    single = np.float32(value)
+    decimal = float(str(single))
+    if not np.isfinite(single) or len(f"{decimal:.9g}".replace(".", "").lstrip("-0").split("e")[0]) <= SHORT:
+        return decimal
+    fraction = float(Fraction(value).limit_denominator(SIMPLE))
+    return fraction if np.float32(fraction) == single else decimal
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

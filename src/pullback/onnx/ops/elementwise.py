@@ -62,7 +62,7 @@ def broadcast_result(a: Array, b: Array, out: Array | None = None) -> Array:
 
 def add(a: Array, b: Array, out: Array | None = None) -> Array:
     if a.shape == b.shape and a.size >= NATIVE_FROM:
-        return training_kernels.add(a, b, out)
+        return training_kernels.add(a, b, result_like(a, out))
     return np.add(a, b, out=broadcast_result(a, b, out))
 
 
