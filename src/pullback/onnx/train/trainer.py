@@ -89,6 +89,10 @@ class Trainer:
         self.watch: tuple[str, bool] = ("loss", False)
         self.epoch_mean = self.new_mean()
 
+    @property
+    def loss(self) -> str:
+        return self.settings.loss
+
     def _digest(self) -> int:
         """A number that tells models and settings apart."""
         digest = zlib.crc32(json.dumps(stored(self.settings), sort_keys=True).encode())
