@@ -28,9 +28,6 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
 def _value(attribute: onnx.AttributeProto) -> Any:
     if attribute.type == TENSOR:
         return to_array(attribute.t)
-    if attribute.type in (onnx.AttributeProto.FLOAT, onnx.AttributeProto.FLOATS):
-        numbers = [_decimal(number) for number in (*attribute.floats, attribute.f)]
-        return numbers[:-1] if attribute.type == onnx.AttributeProto.FLOATS else numbers[-1]
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
@@ -51,11 +48,6 @@ def _meant(value: float) -> float:
         return decimal
     fraction = float(Fraction(value).limit_denominator(SIMPLE))
     return fraction if np.float32(fraction) == single else decimal
-
-
-def _decimal(number: float) -> float:
-    """What was meant by an attribute, which ONNX stores as float32: 0.1, where a model in float64 would read 0.10000000149."""
-    return float(str(np.float32(number)))
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
