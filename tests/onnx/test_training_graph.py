@@ -127,12 +127,14 @@ def test_patterns_choose_and_frozen_wins():
 
 @pytest.mark.parametrize("argument", ["trainable", "frozen"])
 def test_a_pattern_without_a_match_names_the_nearest(argument):
-    with pytest.raises(px.OnnxError, match=rf"{argument}: no parameter .*'clasifier.0.weight'; did you mean 'classifier.0.weight'"):
+    with pytest.raises(
+        px.OnnxError, match=rf"{argument}: no parameter .*'clasifier.0.weight'; did you mean 'classifier.0.weight'"
+    ):
         training_graph(vgg(), **{argument: ["clasifier.0.weight"]})
 
 
 def test_running_statistics_are_no_parameters():
-    with pytest.raises(px.OnnxError, match="no parameter is called or matches 'bn1.running_mean'"):
+    with pytest.raises(px.OnnxError, match=r"no parameter is called or matches 'bn1\.running_mean'"):
         training_graph(resnet18(), trainable="bn1.running_mean")
 
 

@@ -34,7 +34,9 @@ def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
             near = nearest(pattern, names)
             meant = f"; did you mean {near!r}?" if near else "."
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-            raise OnnxError(f"{argument}: no parameter is called or matches {pattern!r}{meant} Parameters are {shown or 'none'}")
+            raise OnnxError(
+                f"{argument}: no parameter is called or matches {pattern!r}{meant} Parameters are {shown or 'none'}"
+            )
         found.update(hits)
     return [name for name in names if name in found]
 

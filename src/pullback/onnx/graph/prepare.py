@@ -140,7 +140,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
     for node in windows:
         attrs = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         shape, auto = types[node.input[0]].shape if node.input[0] in types else None, attrs.get("auto_pad", b"")
-        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:] if node.op_type == "Conv" else attrs["kernel_shape"]
+        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:]
         if auto not in (b"SAME_UPPER", b"SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
             continue
         sizes = [size for size in shape[2:] if isinstance(size, int)]
@@ -148,9 +148,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
         windows_of_ones = all(d == 1 for d in attrs.get("dilations", ()))
         if len(sizes) < len(kernel) or not windows_of_ones or any(k < s for k, s in zip(kernel, strides, strict=True)):
             continue
-        pads = [
-            same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)
-        ]
+        pads = [same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)]
         for attribute in [each for each in node.attribute if each.name in ("auto_pad", "pads")]:
             node.attribute.remove(attribute)
         node.attribute.append(onnx.helper.make_attribute("pads", [low for low, _ in pads] + [high for _, high in pads]))
