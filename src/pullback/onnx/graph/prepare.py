@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import inliner
 
-from pullback.onnx.executor.read import opsets_of, to_array
-from pullback.onnx.executor.registry import PULLBACK
+from pullback.onnx.executor.read import opsets_of, read_node, to_array
+from pullback.onnx.executor.registry import PULLBACK, find_op
 from pullback.onnx.graph.emit import FLOATS, TensorType
 from pullback.onnx.graph.opset13 import raised_to_13
 from pullback.onnx.graph.types import types_of
@@ -31,6 +31,7 @@ WEIGHT_PLACES = {
     "PRelu": (1,),
     "Gather": (0,),
 }
+RANDOM = ("RandomNormal", "RandomUniform")  # which have no inputs
 RUNNING_STATISTICS = {"BatchNormalization": (3, 4)}
 MIN_IR = 8  # the first with functions in a model
 
@@ -174,19 +175,25 @@ class Prepared:
         return {tensor.name: tensor for tensor in self.graph.initializer}
 
     @cached_property
-    def constants(self) -> dict[str, onnx.NodeProto]:
-        return {node.output[0]: node for node in self.graph.node if node.op_type == "Constant"}
+    def _makers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self.graph.node for name in node.output if name}
 
     def constant_of(self, name: str) -> Array | None:
-        """The value of an initializer or of a Constant node."""
+        """The value of a tensor that is known before the run: an initializer, or what nodes make of initializers and Constants."""
         if name in self.tensors:
             return to_array(self.tensors[name])
-        node = self.constants.get(name)
-        if node is None:
+        proto = self._makers.get(name)
+        if proto is None or proto.op_type in RANDOM:
             return None
-        attribute = node.attribute[0]
-        value = onnx.helper.get_attribute_value(attribute)
-        return to_array(value) if attribute.type == attribute.TENSOR else np.asarray(value)
+        inputs = [self.constant_of(each) if each else None for each in proto.input]
+        if any(value is None for value, each in zip(inputs, proto.input, strict=True) if each):
+            return None
+        node = read_node(proto, opsets_of(self.model))
+        found = find_op(node)
+        if found.shaped or found.context:
+            return None
+        result = found.run(node, *inputs)
+        return np.asarray(result[node.outputs.index(name)] if isinstance(result, tuple) else result)
 
 
 def names_in(graph: onnx.GraphProto) -> Iterable[str]:

@@ -72,8 +72,9 @@ def _channels(n: NodeView) -> int:
 
 
 def instance_norm(n: NodeView) -> Sequence[Value]:
-    """A group for each channel."""
-    return _group_gradients(n, n.b, _channels(n))
+    """A group for each channel, of which there are as many as scales."""
+    scales, known = n.b.static_shape, n.constant(1)
+    return _group_gradients(n, n.b, scales[0] if scales else _channels(n) if known is None else known.size)
 
 
 def group_norm(n: NodeView) -> Sequence[Value]:
