@@ -68,7 +68,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
 
 def _read_external(model: onnx.ModelProto, path: Path) -> None:
     """The data that lie in other files, each of which must be there and long enough."""
-    for tensor in external_data_helper._get_all_tensors(model):  # type: ignore[no-untyped-call]
+    for tensor in external_data_helper._get_all_tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
         where = {entry.key: entry.value for entry in tensor.external_data}

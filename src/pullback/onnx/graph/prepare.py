@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import inliner
 
-from pullback.onnx.executor.read import opsets_of, to_array
-from pullback.onnx.executor.registry import PULLBACK
+from pullback.onnx.executor.read import opsets_of, read_node, to_array
+from pullback.onnx.executor.registry import PULLBACK, find_op
 from pullback.onnx.graph.emit import FLOATS, TensorType
 from pullback.onnx.graph.opset13 import raised_to_13
 from pullback.onnx.graph.types import types_of
@@ -31,6 +31,7 @@ WEIGHT_PLACES = {
     "PRelu": (1,),
     "Gather": (0,),
 }
+RANDOM = ("RandomNormal", "RandomUniform")  # which have no inputs
 RUNNING_STATISTICS = {"BatchNormalization": (3, 4)}
 MIN_IR = 8  # the first with functions in a model
 
@@ -140,7 +141,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
     for node in windows:
         attrs = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         shape, auto = types[node.input[0]].shape if node.input[0] in types else None, attrs.get("auto_pad", b"")
-        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:] if node.op_type == "Conv" else attrs["kernel_shape"]
+        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:]
         if auto not in (b"SAME_UPPER", b"SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
             continue
         sizes = [size for size in shape[2:] if isinstance(size, int)]
@@ -148,9 +149,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
         windows_of_ones = all(d == 1 for d in attrs.get("dilations", ()))
         if len(sizes) < len(kernel) or not windows_of_ones or any(k < s for k, s in zip(kernel, strides, strict=True)):
             continue
-        pads = [
-            same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)
-        ]
+        pads = [same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)]
         for attribute in [each for each in node.attribute if each.name in ("auto_pad", "pads")]:
             node.attribute.remove(attribute)
         node.attribute.append(onnx.helper.make_attribute("pads", [low for low, _ in pads] + [high for _, high in pads]))
@@ -176,19 +175,25 @@ class Prepared:
         return {tensor.name: tensor for tensor in self.graph.initializer}
 
     @cached_property
-    def constants(self) -> dict[str, onnx.NodeProto]:
-        return {node.output[0]: node for node in self.graph.node if node.op_type == "Constant"}
+    def _makers(self) -> dict[str, onnx.NodeProto]:
+        return {name: node for node in self.graph.node for name in node.output if name}
 
     def constant_of(self, name: str) -> Array | None:
-        """The value of an initializer or of a Constant node."""
+        """The value of a tensor that is known before the run: an initializer, or what nodes make of initializers and Constants."""
         if name in self.tensors:
             return to_array(self.tensors[name])
-        node = self.constants.get(name)
-        if node is None:
+        proto = self._makers.get(name)
+        if proto is None or proto.op_type in RANDOM:
             return None
-        attribute = node.attribute[0]
-        value = onnx.helper.get_attribute_value(attribute)
-        return to_array(value) if attribute.type == attribute.TENSOR else np.asarray(value)
+        inputs = [self.constant_of(each) if each else None for each in proto.input]
+        if any(value is None for value, each in zip(inputs, proto.input, strict=True) if each):
+            return None
+        node = read_node(proto, opsets_of(self.model))
+        found = find_op(node)
+        if found.shaped or found.context:
+            return None
+        result = found.run(node, *inputs)
+        return np.asarray(result[node.outputs.index(name)] if isinstance(result, tuple) else result)
 
 
 def names_in(graph: onnx.GraphProto) -> Iterable[str]:

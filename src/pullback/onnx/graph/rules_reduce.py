@@ -84,4 +84,4 @@ def arg_extreme_of(n: NodeView, place: int) -> Value:
     hits = [n.g.number(n.op.Equal(n.input(i), n.y), n.y) for i in range(len(n.node.inputs))]
     if len(hits) == 1:
         return n.dy
-    return n.dy * hits[place] / n.op.Sum(*hits)  # type: ignore[no-any-return]
+    return n.dy * hits[place] / n.op.Sum(*hits)
