@@ -33,7 +33,9 @@ def load_model(source: ModelLike) -> onnx.ModelProto:
     _check_opset(model)
     _check_control_flow(model.graph)
     _check_rules(model)
-    return model
+    from pullback.onnx.graph.folding import expand_operators  # which needs this module
+
+    return expand_operators(model)
 
 
 def _read(source: ModelLike) -> onnx.ModelProto:

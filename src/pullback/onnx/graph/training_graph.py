@@ -16,10 +16,11 @@ from pullback.onnx.executor.read import read_node
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK
 from pullback.onnx.graph.choose import Names, chosen
 from pullback.onnx.graph.description import TrainingDescription, is_training_graph, write_description
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.graph.emit import Builder, Value
 from pullback.onnx.graph.losses import LOSSES, LossOptions
 from pullback.onnx.graph.prepare import Prepared, drop_unused, names_in, prepare
 from pullback.onnx.graph.rules import RULES, STOPS, Rule
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.training_mode import to_training_mode
 from pullback.onnx.graph.view import NodeView
 from pullback.onnx.model_files import ModelLike, load_model
