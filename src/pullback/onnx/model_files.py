@@ -29,12 +29,14 @@ ModelLike = Any  # a path, the bytes of a file, or a ModelProto
 
 def load_model(source: ModelLike) -> onnx.ModelProto:
     """A copy of a model, with its external data read in; an OnnxError where it cannot be trained or run here."""
+    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which needs this module
+
     model = _read(source)
     _check_opset(model)
+    if any(node.op_type == "If" for node in model.graph.node):
+        fold_constants(model)
     _check_control_flow(model.graph)
     _check_rules(model)
-    from pullback.onnx.graph.folding import expand_operators  # which needs this module
-
     return expand_operators(model)
 
 
