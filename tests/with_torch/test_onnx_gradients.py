@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch_models import MODELS, export, make
 
 import pullback as pb
@@ -58,7 +58,7 @@ class Windows(nn.Module):
         q, k, v = self.mix(rows.permute(0, 1, 3, 2, 4, 5).reshape(-1, s * s, c)).view(-1, s * s, 3, c).unbind(2)
         weights = q @ k.transpose(1, 2) * self.temperature + self.table[self.places].view(s * s, s * s)
         y = (weights.softmax(-1) @ v).view(b, h // s, w // s, s, s, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
-        return F.normalize((x + torch.roll(y, (1, 1), (1, 2))).amax((1, 2)), dim=1)
+        return functional.normalize((x + torch.roll(y, (1, 1), (1, 2))).amax((1, 2)), dim=1)
 
 
 def check(model: nn.Module, x: torch.Tensor, proto: Any, error: float) -> None:
@@ -66,7 +66,7 @@ def check(model: nn.Module, x: torch.Tensor, proto: Any, error: float) -> None:
     trained = copy.deepcopy(model).train()
     y = trained(x)
     target = torch.randn_like(y)
-    F.mse_loss(y, target).backward()
+    functional.mse_loss(y, target).backward()
     graph = training_graph(proto, "mse")
     names = describe(graph)
     with pb.backend("reference"):  # the kernels have their own tests, and take their time to compile
