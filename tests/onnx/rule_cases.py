@@ -230,7 +230,11 @@ def model_of(case, dynamic, dtype=np.float64):
         totals.append(f"{output}_total")
     nodes.append(helper.make_node("Sum", totals, ["total"]))
     graph = helper.make_graph(
-        nodes, "case", inputs, [helper.make_tensor_value_info("total", kind, [])], initializers,
+        nodes,
+        "case",
+        inputs,
+        [helper.make_tensor_value_info("total", kind, [])],
+        initializers,
         value_info=open_sizes,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=8)

@@ -53,7 +53,7 @@ def training_graph(
     if is_training_graph(source):
         raise OnnxError("this model is a training graph already; give the model it was made from")
     ready = prepare(source)
-    reverse = _Reverse(ready, chosen(ready, trainable, frozen), asked=trainable is not None, weighted=weighted)
+    reverse = _Reverse(ready, chosen(ready, trainable, frozen), weighted)
     return reverse.run(loss, output, LossOptions(ignore_index, delta))
 
 
@@ -63,7 +63,6 @@ class _Reverse:
 
     ready: Prepared
     parameters: list[str]
-    asked: bool
     weighted: bool = False
     loss_weight: str | None = None
     gradients: dict[str, list[Value]] = field(default_factory=dict)
@@ -189,7 +188,7 @@ class _Reverse:
     # the model
 
     def _trained(self, loss: str) -> list[str]:
-        """The parameters that got a gradient. One that was asked for by name and got none is an error."""
+        """The parameters that got a gradient: one on which the loss does not depend is not trained."""
         trained = [name for name in self.parameters if self.gradients.get(name) or name in self.final]
         if not trained:
             raise OnnxError(
