@@ -207,13 +207,15 @@ class RandomGraph:
         statistics = self.constant(self.rng.random(shape[1]), "m"), self.constant(self.rng.random(shape[1]) + 0.5, "v")
         return self.add("BatchNormalization", x, self.weight(shape[1]), self.weight(shape[1]), *statistics)
 
-    def model(self, outputs: list[str]) -> onnx.ModelProto:
+    def model(self, outputs: list[str], *, open_sizes: bool = False) -> onnx.ModelProto:
+        """`open_sizes`: the sizes of the inputs have names in place of numbers."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        sizes = {name: [f"{name}_{axis}" if open_sizes else n for axis, n in enumerate(x.shape)] for name, x in self.feeds.items()}
         graph = helper.make_graph(
             self.nodes,
             "random",
-            [helper.make_tensor_value_info(name, kind, array.shape) for name, array in self.feeds.items()],
-            [helper.make_tensor_value_info(name, kind, self.env[name].shape) for name in outputs],
+            [helper.make_tensor_value_info(name, kind, shape) for name, shape in sizes.items()],
+            [helper.make_tensor_value_info(name, kind, [None] * self.env[name].ndim) for name in outputs],
             [numpy_helper.from_array(array, name) for name, array in self.weights.items()],
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
@@ -251,7 +253,7 @@ def forward_model(graph: RandomGraph) -> onnx.ModelProto:
     return graph.model(some)
 
 
-def model_with_loss(graph: RandomGraph) -> onnx.ModelProto:
+def model_with_loss(graph: RandomGraph, *, open_sizes: bool = False) -> onnx.ModelProto:
     """The mean of weighted ends of the graph is the output `loss`."""
     read = {name for node in graph.nodes for name in node.input}
     parts = []
@@ -264,4 +266,4 @@ def model_with_loss(graph: RandomGraph) -> onnx.ModelProto:
         parts.append(mean)
     graph.nodes.append(helper.make_node("Sum", parts, ["loss"]))
     graph.env["loss"] = np.zeros((), graph.dtype)
-    return graph.model(["loss"])
+    return graph.model(["loss"], open_sizes=open_sizes)
