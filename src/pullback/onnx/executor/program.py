@@ -73,12 +73,13 @@ class Program:
         """Run the nodes that have nothing but constants as inputs, once and for all."""
         left = []
         for node in nodes:
-            if node.op_type in RANDOM or any(name and name not in constants for name in node.inputs):
+            op = find_op(node)
+            if node.op_type in RANDOM or op.shaped or any(name and name not in constants for name in node.inputs):
                 left.append(node)
             else:
                 inputs = [constants[name] if name else None for name in node.inputs]
                 with np.errstate(all="ignore"):
-                    constants.update(self._run_node(node, find_op(node), inputs, ALONE, None, None))
+                    constants.update(self._run_node(node, op, inputs, ALONE, None, None))
         used = {name for node in left for name in node.inputs} | set(self.outputs)
         return left, {name: array for name, array in constants.items() if name in used}
 
