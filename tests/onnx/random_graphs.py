@@ -210,7 +210,9 @@ class RandomGraph:
     def model(self, outputs: list[str], *, open_sizes: bool = False) -> onnx.ModelProto:
         """`open_sizes`: the sizes of the inputs have names in place of numbers."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        sizes = {name: [f"{name}_{axis}" if open_sizes else n for axis, n in enumerate(x.shape)] for name, x in self.feeds.items()}
+        sizes = {
+            name: [f"{name}_{axis}" if open_sizes else n for axis, n in enumerate(x.shape)] for name, x in self.feeds.items()
+        }
         graph = helper.make_graph(
             self.nodes,
             "random",
