@@ -10,6 +10,7 @@ from typing import Any
 from pullback.extras import missing
 from pullback.onnx.atomic_file import flush_folder, write_atomically
 from pullback.onnx.errors import OnnxError
+from pullback.shown import shown
 
 try:
     import onnx
@@ -47,6 +48,8 @@ def _read(source: ModelLike) -> onnx.ModelProto:
         return model
     if isinstance(source, bytes | bytearray | memoryview):
         return _parse(bytes(source), "these bytes")
+    if not isinstance(source, str | os.PathLike):
+        raise OnnxError(f"a model is a path, the bytes of a file or a ModelProto, not {shown(source)}")
     path = Path(source)
     try:
         data = path.read_bytes()

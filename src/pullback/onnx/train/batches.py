@@ -106,6 +106,8 @@ class GivenBatches:
 
     def batches(self, epoch: int | None, start: int = 0, needed: Needed | None = None) -> Iterator[Batch]:
         source = self.source() if callable(self.source) else self.source
+        if not isinstance(source, Iterable):
+            raise OnnxError(f"the function that gives the data gave {shown(source)}, which is no iterable of batches")
         if isinstance(source, Iterator) and not callable(self.source):
             if self.used:
                 raise OnnxError(

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pullback.onnx.checks import array_of, whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import ArrayRows, Data, GivenBatches, RowData, Rows
-from pullback.onnx.train.checks import whole
 from pullback.onnx.train.images import ImageFolder
 from pullback.rules import Array
 from pullback.shown import shown
@@ -140,8 +140,10 @@ def by_name(inputs: Any, specs: Specs) -> Mapping[str, Any]:
 
 def array_rows(inputs: Any, target: Any, specs: Specs) -> ArrayRows:
     """Arrays with one row for each example, all of the same length."""
-    arrays = {name: np.asanyarray(x) for name, x in by_name(inputs, specs).items()}
-    y = None if target is None else np.asanyarray(target)
+    arrays = {name: array_of(f"input '{name}'", x) for name, x in by_name(inputs, specs).items()}
+    if not arrays:
+        raise OnnxError(f"the data have no inputs; the model's are {', '.join(specs)}")
+    y = None if target is None else array_of("the target", target)
     named: Sequence[tuple[str, Array]] = [*((f"input '{name}'", x) for name, x in arrays.items())]
     if y is not None:
         named = [*named, ("the target", y)]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pullback.nearest import did_you_mean
+from pullback.onnx.checks import array_of
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.read import Argument
 from pullback.onnx.train.batches import Batch
@@ -81,12 +82,13 @@ class Feeder:
         return Feeds(arrays, rows if batch.total is None else batch.total, batch.held)
 
     def _checked(self, what: str, spec: Argument, value: Any, batch: Batch) -> Array:
-        array = np.asarray(value)
+        array = np.asarray(array_of(what, value))
         wanted = spec.dtype if spec.dtype is not None else array.dtype
         if array.dtype.kind not in "biuf" and wanted.kind in "biuf":
             raise OnnxError(f"{what} has dtype {array.dtype}; it must be numbers, of dtype {wanted}")
         if array.dtype.kind == "f" and wanted.kind in "iu":
-            raise OnnxError(f"{what} has dtype {array.dtype}; it must be whole numbers: use .astype(np.{wanted})")
+            soft = ", or loss='soft_cross_entropy' for shares of the classes" if array.ndim > len(spec.shape or ()) else ""
+            raise OnnxError(f"{what} has dtype {array.dtype}; it must be whole numbers: use .astype(np.{wanted}){soft}")
         shape = spec.shape
         fits = shape is None or (
             len(shape) == array.ndim

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from pullback.onnx.checks import whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.model_files import load_model
-from pullback.onnx.train.checks import whole
 from pullback.onnx.train.inference_model import places_of
 from pullback.rules import Array
 
@@ -27,6 +27,7 @@ def replace_head(model: Any, classes: int, seed: int = 0) -> onnx.ModelProto:
     The weights are drawn as PyTorch does for linear layers: uniform within 1 / sqrt(inputs), in an order that `seed` decides.
     """
     whole("replace_head", "classes", classes, 1)
+    whole("replace_head", "seed", seed, 0)
     proto = load_model(model)
     return _Head(proto).replaced(classes, seed)
 

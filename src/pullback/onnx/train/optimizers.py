@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pullback.onnx.checks import number
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.checks import number
 from pullback.rules import Array
 from pullback.training_kernels import adam_step, sgd_step
 

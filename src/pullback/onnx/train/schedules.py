@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pullback.onnx.checks import number, whole
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.checks import number, whole
 
 UNITS = ("epoch", "step")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from pullback.onnx.checks import names_of, number, whole
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.checks import number, whole
 from pullback.onnx.train.metrics import METRICS, Metric, find_metrics
 from pullback.onnx.train.optimizers import OPTIMIZERS, SGD, Optimizer
 from pullback.onnx.train.schedules import SCHEDULES, Constant, Schedule
@@ -32,10 +32,6 @@ class Settings:
     metrics: tuple[Metric, ...]
 
 
-def _names(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
 def checked_settings(
     loss: str,
     optimizer: Optimizer | None,
@@ -49,6 +45,8 @@ def checked_settings(
     metrics: Sequence[Any] | None,
 ) -> Settings:
     """The settings, if they make sense."""
+    if not isinstance(loss, str):
+        raise OnnxError(f"Trainer: loss is {shown(loss)}; it must be the name of a loss or of an output of the model")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise OnnxError(
             f"Trainer: optimizer is {shown(optimizer)}; it must be one of {', '.join(OPTIMIZERS)}, as px.SGD(lr=0.05)"
@@ -64,8 +62,8 @@ def checked_settings(
         loss,
         STANDARD if optimizer is None else optimizer,
         whole("Trainer", "seed", seed, 0),
-        None if trainable is None else _names(trainable),
-        _names(frozen),
+        None if trainable is None else names_of("trainable", trainable),
+        names_of("frozen", frozen),
         Constant() if schedule is None else schedule,
         clip_norm,
         clip_value,

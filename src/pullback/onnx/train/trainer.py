@@ -35,6 +35,7 @@ from pullback.onnx.train.schedules import Schedule
 from pullback.onnx.train.stored_settings import checked_settings, restored, stored
 from pullback.onnx.train.weights import Weights
 from pullback.rules import Array
+from pullback.shown import shown
 
 
 class Trainer:
@@ -67,6 +68,10 @@ class Trainer:
         self.settings = checked_settings(
             loss, optimizer, seed, trainable, frozen, schedule, clip_norm, clip_value, accumulate, metrics
         )
+        if ranks is not None and not isinstance(ranks, Ranks):
+            raise OnnxError(
+                f"Trainer: ranks is {shown(ranks)}; it must be those of an MPI job, pullback.onnx.train.mpi.world()"
+            )
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
         self._graphs, parameters, running = build_graphs(model, self.settings, split=split)
