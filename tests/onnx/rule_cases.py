@@ -7,6 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pullback.onnx.executor.program import Program
+from pullback.onnx.graph.folding import expand_operators
 
 
 @dataclass
@@ -63,6 +64,7 @@ CASES = [
     case("LeakyRelu", (3, 4), alpha=0.2),
     case("LeakyRelu", (3, 4), alpha=-0.2),
     case("ThresholdedRelu", (3, 4), alpha=0.5),
+    case("Shrink", (3, 4), lambd=0.5, bias=0.2),
     case("PRelu", (2, 3, 4), (3, 1)),
     case("PRelu", (2, 3, 4), (1,)),
     case("Clip", (3, 4), floats(-1).reshape(()), floats(1).reshape(())),
@@ -180,6 +182,8 @@ CASES = [
     case("TopK", (3, 5), ints(2), axis=1),
     case("Trilu", (3, 4), upper=0),
     case("Trilu", (3, 4), ints(1).reshape(())),
+    # made of others
+    case("Attention", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 2), opset=23, scale=0.7),
     # losses in a model
     case("SoftmaxCrossEntropyLoss", (4, 3), ints(0, 2, 1, 2), floats(1, 2, 0.5)),
     case("SoftmaxCrossEntropyLoss", (2, 3, 4), ints(0, 2, 1, -1, 0, 2, 1, 1).reshape(2, 4), ignore_index=-1, reduction="sum"),
@@ -226,7 +230,11 @@ def model_of(case, dynamic, dtype=np.float64):
         totals.append(f"{output}_total")
     nodes.append(helper.make_node("Sum", totals, ["total"]))
     graph = helper.make_graph(
-        nodes, "case", inputs, [helper.make_tensor_value_info("total", kind, [])], initializers,
+        nodes,
+        "case",
+        inputs,
+        [helper.make_tensor_value_info("total", kind, [])],
+        initializers,
         value_info=open_sizes,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=8)
@@ -238,7 +246,7 @@ def _with_factors(model, feeds, outputs, rng, dtype):
     short = onnx.ModelProto()
     short.CopyFrom(model)
     del short.graph.node[-(3 * len(outputs) + 1) :]
-    run = Program(short, outputs).run(feeds)
+    run = Program(expand_operators(short), outputs).run(feeds)
     for name in outputs:
         factors = rng.uniform(0.5, 1.5, run[name].shape) * rng.choice([-1, 1], run[name].shape)
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(factors, dtype), f"{name}_factors"))

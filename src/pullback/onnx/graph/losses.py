@@ -9,7 +9,8 @@ from typing import Any
 from onnx import TensorProto
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.graph.emit import Builder, Value
+from pullback.onnx.graph.tensor_type import TensorType
 
 
 @dataclass(frozen=True)

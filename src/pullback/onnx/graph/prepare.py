@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import onnx
 from onnx import inliner
 
-from pullback.onnx.executor.read import opsets_of, read_node, to_array
-from pullback.onnx.executor.registry import PULLBACK, find_op
-from pullback.onnx.graph.emit import FLOATS, TensorType
+from pullback.onnx.executor.read import opsets_of, to_array
+from pullback.onnx.executor.registry import PULLBACK
+from pullback.onnx.graph.folding import fold_constants, value_of_constant
 from pullback.onnx.graph.opset13 import raised_to_13
+from pullback.onnx.graph.tensor_type import FLOATS, TensorType
 from pullback.onnx.graph.types import types_of
 from pullback.rules import Array
 from pullback.window import same_pads
@@ -31,7 +32,6 @@ WEIGHT_PLACES = {
     "PRelu": (1,),
     "Gather": (0,),
 }
-RANDOM = ("RandomNormal", "RandomUniform")  # which have no inputs
 RUNNING_STATISTICS = {"BatchNormalization": (3, 4)}
 MIN_IR = 8  # the first with functions in a model
 
@@ -54,6 +54,7 @@ def inference_form(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(inputs)
     _weights_as_initializers(graph)
     _own_weights(graph)
+    fold_constants(model)
     drop_unused(graph)
     name_nodes(graph)
     explicit_pads(model)
@@ -82,19 +83,34 @@ def _filled(tensor: onnx.TensorProto) -> bool:
 def _own_weights(graph: onnx.GraphProto) -> None:
     """Of Identity nodes that give an initializer a second name, an initializer of that name.
 
-    PyTorch's exporter writes parameters so that happen to have equal values, such as the scales of fresh normalisations.
+    PyTorch's exporter writes parameters so that happen to have equal values, such as the scales of fresh normalisations. Where the
+    initializer has no other reader it keeps its own name instead.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}
+    readers = Counter(name for node in graph.node for name in node.input if node.op_type not in ("Shape", "Size"))
     for node in [node for node in graph.node if node.op_type == "Identity"]:
-        tensor = tensors.get(node.input[0])
-        if tensor is None or tensor.data_type not in FLOATS or node.output[0] in outputs:
+        source, name = node.input[0], node.output[0]
+        tensor = tensors.get(source)
+        if tensor is None or tensor.data_type not in FLOATS or name in outputs:
+            continue
+        graph.node.remove(node)
+        if readers[source] == 1:
+            _rename(graph, name, source)
+            readers[source] = readers[name]
             continue
         copy = graph.initializer.add()
         copy.CopyFrom(tensor)
-        copy.name = node.output[0]
-        tensors[copy.name] = copy
-        graph.node.remove(node)
+        copy.name = name
+        tensors[name] = copy
+
+
+def _rename(graph: onnx.GraphProto, name: str, new: str) -> None:
+    """Let all readers of a tensor read another."""
+    for node in graph.node:
+        for place, each in enumerate(node.input):
+            if each == name:
+                node.input[place] = new
 
 
 def drop_unused(graph: onnx.GraphProto) -> None:
@@ -175,25 +191,14 @@ class Prepared:
         return {tensor.name: tensor for tensor in self.graph.initializer}
 
     @cached_property
-    def _makers(self) -> dict[str, onnx.NodeProto]:
-        return {name: node for node in self.graph.node for name in node.output if name}
+    def _constants(self) -> dict[str, onnx.NodeProto]:
+        return {node.output[0]: node for node in self.graph.node if node.op_type == "Constant"}
 
     def constant_of(self, name: str) -> Array | None:
-        """The value of a tensor that is known before the run: an initializer, or what nodes make of initializers and Constants."""
+        """The value of an initializer or of a Constant node."""
         if name in self.tensors:
             return to_array(self.tensors[name])
-        proto = self._makers.get(name)
-        if proto is None or proto.op_type in RANDOM:
-            return None
-        inputs = [self.constant_of(each) if each else None for each in proto.input]
-        if any(value is None for value, each in zip(inputs, proto.input, strict=True) if each):
-            return None
-        node = read_node(proto, opsets_of(self.model))
-        found = find_op(node)
-        if found.shaped or found.context:
-            return None
-        result = found.run(node, *inputs)
-        return np.asarray(result[node.outputs.index(name)] if isinstance(result, tuple) else result)
+        return value_of_constant(self._constants[name]) if name in self._constants else None
 
 
 def names_in(graph: onnx.GraphProto) -> Iterable[str]:

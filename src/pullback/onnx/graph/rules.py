@@ -110,6 +110,7 @@ RULES: dict[str, Rule] = {
     "LeakyRelu": of(rules_math.leaky_relu),
     "PRelu": elementwise(lambda n: n.op.Where(n.x > 0, n.dy, n.dy * n.b), lambda n: n.op.Where(n.x > 0, 0, n.dy * n.x)),
     "ThresholdedRelu": of(lambda n: n.op.Where(n.x > n.attr("alpha", 1.0), n.dy, 0)),
+    "Shrink": of(lambda n: n.op.Where(n.op.Abs(n.x) > n.attr("lambd", 0.5), n.dy, 0)),
     "Elu": of(lambda n: n.op.Where(n.x > 0, n.dy, n.dy * (n.y + n.attr("alpha", 1.0)))),
     "Celu": of(lambda n: n.op.Where(n.x > 0, n.dy, n.dy * (n.y / n.attr("alpha", 1.0) + 1.0))),
     "Selu": of(rules_math.selu),

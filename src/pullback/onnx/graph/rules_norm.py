@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pullback.onnx.executor.registry import MICROSOFT
 from pullback.onnx.graph import functions
-from pullback.onnx.graph.emit import Shape, TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import Shape, TensorType
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 EPSILON = 1e-5

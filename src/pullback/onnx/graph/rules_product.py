@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.onnx.graph.emit import TensorType, Value, broadcast
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType, broadcast
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 

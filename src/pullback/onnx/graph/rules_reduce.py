@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
 from pullback.onnx.graph.rules_window import spread
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView
 
 AXES_AS_INPUT = 18  # since when reductions other than ReduceSum take their axes as an input

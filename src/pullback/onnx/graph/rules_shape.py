@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import TensorProto
 
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 END = np.iinfo(np.int64).max

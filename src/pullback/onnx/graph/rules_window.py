@@ -9,7 +9,8 @@ from onnx import TensorProto
 
 from pullback.onnx.executor.registry import MICROSOFT
 from pullback.onnx.graph import functions
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView
 
 CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")

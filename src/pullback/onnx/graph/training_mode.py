@@ -7,8 +7,8 @@ import onnx
 from onnx import numpy_helper
 
 from pullback.onnx.executor.registry import MICROSOFT
-from pullback.onnx.graph.emit import TensorType
 from pullback.onnx.graph.prepare import Prepared
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.rules import Array
 
 SAVED = ("_saved_mean", "_saved_inv_std")

@@ -11,7 +11,7 @@ from onnx import shape_inference
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.read import opsets_of, read_node, static_shape
 from pullback.onnx.executor.registry import Node
-from pullback.onnx.graph.emit import Dim, Shape, TensorType
+from pullback.onnx.graph.tensor_type import Dim, Shape, TensorType
 from pullback.onnx.model_files import without_weights
 from pullback.window import span
 

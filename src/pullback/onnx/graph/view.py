@@ -11,7 +11,8 @@ from onnx import NodeProto, TensorProto
 
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.registry import MICROSOFT, Node
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.graph.emit import Builder, Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.rules import Array
 
 
