@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import unknown_name
 
 if TYPE_CHECKING:  # for readers of types and for the reference; at run time each comes when it is first asked for
     from pullback.onnx.executor.session import Session
@@ -52,7 +53,7 @@ def __getattr__(name: str) -> Any:
     """The public names, each imported from its module when it is first asked for: `import pullback.onnx` needs no onnx."""
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        unknown_name(name, __all__)
     value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
