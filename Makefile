@@ -21,10 +21,10 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo check docs test environments lint types unit test-torch test-jax test-peers test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo check docs test environments lint types unit test-torch test-jax test-peers test-ort-training test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 demo: $(VENV)/ready ## set up and run the main job: train a small network on handwritten digits; files in build/demo
 	$(VENV)/$(BIN)/pullback train --into build/demo
@@ -61,6 +61,9 @@ test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of t
 
 test-peers: $(TORCH_VENV)/ready-peers ## the cases that PyTorch and ONNX test themselves with, on our ops
 	$(TORCH_VENV)/$(BIN)/python $(PYTEST) -m peers
+
+test-ort-training: $(VENV)/ready $(PEERS)/ort/ready ## our training graphs in the last ONNX Runtime that trains: the same gradients
+	$(VENV)/$(BIN)/python tests/onnx_ort_training/compare.py $(PEERS)/ort/$(BIN)/python
 
 test-oldest: $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready ## the tests on the oldest versions that are allowed; 3 GB to fetch
 	$(OLDEST_VENV)/$(BIN)/python $(PYTEST)

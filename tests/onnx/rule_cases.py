@@ -7,6 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pullback.onnx.executor.program import Program
+from pullback.onnx.graph.folding import expand_operators
 
 
 @dataclass
@@ -41,7 +42,7 @@ def floats(*values):
     return np.array(values, np.float64)
 
 
-SMOOTH = ["Neg", "Exp", "Sin", "Cos", "Atan", "Sinh", "Cosh", "Erf", "Sigmoid", "Tanh", "Softplus", "Softsign", "Abs",
+SMOOTH = ["Neg", "Exp", "Sin", "Cos", "Atan", "Asinh", "Sinh", "Cosh", "Erf", "Sigmoid", "Tanh", "Softplus", "Softsign", "Abs",
           "Relu", "HardSigmoid"]  # fmt: skip
 IMAGE, SMALL = (2, 4, 5, 6), (2, 3)
 POOL = {"kernel_shape": [3, 2], "strides": [2, 1]}
@@ -49,7 +50,8 @@ POOL = {"kernel_shape": [3, 2], "strides": [2, 1]}
 CASES = [
     *(case(op, (3, 4)) for op in SMOOTH),
     *(case(op, (3, 4), low=0.3) for op in ("Sqrt", "Log", "Reciprocal")),
-    case("Tan", (3, 4), low=-1, high=1),
+    *(case(op, (3, 4), low=-0.9, high=0.9) for op in ("Tan", "Asin", "Acos", "Atanh")),
+    case("Acosh", (3, 4), low=1.1, high=3),
     case("HardSwish", (3, 8), low=-5, high=5),
     case("HardSigmoid", (3, 8), low=-6, high=6, alpha=0.3, beta=0.4),
     case("Mish", (3, 4), opset=18),
@@ -62,11 +64,13 @@ CASES = [
     case("LeakyRelu", (3, 4), alpha=0.2),
     case("LeakyRelu", (3, 4), alpha=-0.2),
     case("ThresholdedRelu", (3, 4), alpha=0.5),
+    case("Shrink", (3, 4), lambd=0.5, bias=0.2),
     case("PRelu", (2, 3, 4), (3, 1)),
     case("PRelu", (2, 3, 4), (1,)),
     case("Clip", (3, 4), floats(-1).reshape(()), floats(1).reshape(())),
     case("Clip", (3, 4), None, floats(0.5).reshape(()), opset=11),
-    *(case(op, a, b) for op in ("Add", "Sub", "Mul") for a, b in ((SMALL, SMALL), (SMALL, (3,)), ((3,), SMALL), ((2, 1), (1, 3)), ((), SMALL))),
+    *(case(op, a, b) for op in ("Add", "Sub", "Mul")
+      for a, b in ((SMALL, SMALL), (SMALL, (3,)), ((3,), SMALL), ((2, 1), (1, 3)), ((), SMALL))),
     *(case("Div", a, b, low=0.5) for a, b in ((SMALL, SMALL), (SMALL, (3,)), ((1, 3), (4, 2, 1)))),
     case("Pow", (3, 4), (4,), low=0.4),
     *(case("Pow", (3, 4), floats(p).reshape(()), low=0.4) for p in (2, 3, 0.5, -1, 1)),
@@ -74,7 +78,8 @@ CASES = [
     *(case(op, SMALL, (3,), (1, 1)) for op in ("Sum", "Mean", "Max", "Min")),
     case("Max", SMALL),
     case("Where", np.array([[True, False, True]]), SMALL, (2, 1)),
-    *(case(op, IMAGE, opset=opset, **attrs) for op in ("Softmax", "LogSoftmax") for opset, attrs in ((11, {}), (11, {"axis": 2}), (13, {"axis": 1}), (17, {}))),
+    *(case(op, IMAGE, opset=opset, **attrs) for op in ("Softmax", "LogSoftmax")
+      for opset, attrs in ((11, {}), (11, {"axis": 2}), (13, {"axis": 1}), (17, {}))),
     # windows
     case("Conv", (2, 4, 7, 6), (6, 4, 3, 2), (6,)),
     case("Conv", (2, 4, 7, 6), (6, 2, 3, 2), (6,), group=2, strides=[2, 1], pads=[1, 0, 0, 2], dilations=[2, 1], opset=11),
@@ -85,7 +90,8 @@ CASES = [
     case("ConvTranspose", (2, 4, 5), (4, 3, 3), (6,), group=2, dilations=[2]),
     case("ConvTranspose", (1, 2, 4, 4), (2, 3, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2]),
     case("ConvTranspose", (1, 2, 4, 4), (2, 3, 3, 3), output_shape=[9, 8], strides=[2, 2]),
-    *(case(op, IMAGE, **POOL, **attrs) for op in ("MaxPool", "AveragePool") for attrs in ({}, {"pads": [1, 0, 1, 1]}, {"ceil_mode": 1})),
+    *(case(op, IMAGE, **POOL, **attrs) for op in ("MaxPool", "AveragePool")
+      for attrs in ({}, {"pads": [1, 0, 1, 1]}, {"ceil_mode": 1})),
     case("MaxPool", IMAGE, kernel_shape=[3, 2], storage_order=1, dilations=[1, 2], opset=12),
     case("MaxPool", (2, 2, 7), kernel_shape=[3], auto_pad="SAME_UPPER", opset=22),
     case("AveragePool", IMAGE, **POOL, pads=[1, 0, 1, 1], count_include_pad=1, opset=11),
@@ -96,6 +102,9 @@ CASES = [
     *(case(op, IMAGE) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")),
     case("GlobalLpPool", IMAGE, p=3),
     case("GlobalMaxPool", (2, 3, 7)),
+    *(case("LpNormalization", (3, 4, 2), axis=1, p=p) for p in (1, 2)),
+    case("RMSNormalization", (2, 5, 6), (6,), epsilon=0.01, opset=23),
+    case("RMSNormalization", (2, 5, 6), (5, 6), axis=1, opset=23),
     case("LRN", (2, 6, 3, 2), size=4, alpha=0.3, beta=0.6, bias=1.5),
     # normalisation
     case("BatchNormalization", (4, 3, 5, 2), (3,), (3,), floats(0.1, 0.2, 0.3), floats(1, 2, 3), epsilon=0.01, momentum=0.8),
@@ -150,7 +159,8 @@ CASES = [
     case("Gather", (5, 3), ints(0, 4, 0, -1).reshape(2, 2)),
     case("Gather", (3, 5), ints(1).reshape(()), axis=1),
     case("GatherElements", (3, 4), ints(0, 2, 0, 1, 1, 1, 0, 0).reshape(2, 4), axis=0),
-    *(case("Pad", (3, 4), ints(1, 2, 0, 1), opset=opset, mode=mode) for opset, mode in ((11, "constant"), (17, "reflect"), (17, "edge"), (19, "wrap"))),
+    *(case("Pad", (3, 4), ints(1, 2, 0, 1), opset=opset, mode=mode)
+      for opset, mode in ((11, "constant"), (17, "reflect"), (17, "edge"), (19, "wrap"))),
     case("Pad", (3, 4), ints(1, -1, 0, 2)),
     case("Pad", (3, 4), ints(1, 2), None, ints(-1), opset=18),
     case("Pad", (3, 4), ints(1, 2), None, ints(-1), opset=18, mode="edge"),
@@ -163,8 +173,17 @@ CASES = [
     case("DepthToSpace", (1, 8, 2, 3), blocksize=2),
     case("DepthToSpace", (1, 8, 2, 3), blocksize=2, mode="CRD", fixed=True),
     case("SpaceToDepth", (1, 2, 4, 6), blocksize=2),
+    case("GatherND", (3, 4, 2), ints(0, 1, 2, 3, 0, 1).reshape(3, 2)),
+    case("GatherND", (2, 4, 3), ints(1, 3).reshape(2, 1), batch_dims=1),
+    case("ScatterND", (5, 3), ints(1, 4).reshape(2, 1), (2, 3)),
+    case("ScatterND", (5, 3), ints(1, 1).reshape(2, 1), (2, 3), reduction="add"),
+    case("ScatterElements", (3, 4), ints(0, 2, 1, 1).reshape(1, 4), (1, 4), axis=0),
+    case("ScatterElements", (3, 4), ints(0, 0, 3, 1, 1, 2).reshape(3, 2), (3, 2), axis=1, reduction="add"),
+    case("TopK", (3, 5), ints(2), axis=1),
     case("Trilu", (3, 4), upper=0),
     case("Trilu", (3, 4), ints(1).reshape(())),
+    # made of others
+    case("Attention", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 2), opset=23, scale=0.7),
     # losses in a model
     case("SoftmaxCrossEntropyLoss", (4, 3), ints(0, 2, 1, 2), floats(1, 2, 0.5)),
     case("SoftmaxCrossEntropyLoss", (2, 3, 4), ints(0, 2, 1, -1, 0, 2, 1, 1).reshape(2, 4), ignore_index=-1, reduction="sum"),
@@ -201,7 +220,8 @@ def model_of(case, dynamic, dtype=np.float64):
             open_sizes.append(helper.make_tensor_value_info(name, kind, sizes))
         names.append(name)
     outputs = [f"y{i}" for i in range(case.outputs)]
-    nodes.append(helper.make_node(case.op, names, outputs, **case.attrs))
+    more = ["places"] if case.op == "TopK" else []
+    nodes.append(helper.make_node(case.op, names, outputs + more, **case.attrs))
     totals = []
     for output in outputs:
         nodes.append(helper.make_node("Mul", [output, output], [f"{output}_square"]))
@@ -210,7 +230,11 @@ def model_of(case, dynamic, dtype=np.float64):
         totals.append(f"{output}_total")
     nodes.append(helper.make_node("Sum", totals, ["total"]))
     graph = helper.make_graph(
-        nodes, "case", inputs, [helper.make_tensor_value_info("total", kind, [])], initializers,
+        nodes,
+        "case",
+        inputs,
+        [helper.make_tensor_value_info("total", kind, [])],
+        initializers,
         value_info=open_sizes,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=8)
@@ -222,7 +246,7 @@ def _with_factors(model, feeds, outputs, rng, dtype):
     short = onnx.ModelProto()
     short.CopyFrom(model)
     del short.graph.node[-(3 * len(outputs) + 1) :]
-    run = Program(short, outputs).run(feeds)
+    run = Program(expand_operators(short), outputs).run(feeds)
     for name in outputs:
         factors = rng.uniform(0.5, 1.5, run[name].shape) * rng.choice([-1, 1], run[name].shape)
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(factors, dtype), f"{name}_factors"))

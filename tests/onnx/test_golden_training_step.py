@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from networks import Model
 
-
 from pullback import backend, golden
 from pullback.onnx import OnnxError
 from pullback.onnx.executor.program import Program
@@ -85,7 +84,9 @@ def test_what_upstream_cannot_train(case):
         for name, array in parameters.items():
             way = rng.standard_normal(array.shape)
             ahead, behind = (program.run(feeds | {name: array + step * way})[names.loss] for step in (1e-6, -1e-6))
-            np.testing.assert_allclose((result[names.gradients[name]] * way).sum(), (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(
+                (result[names.gradients[name]] * way).sum(), (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8
+            )
 
 
 def test_a_batch_that_the_model_excludes_is_refused():

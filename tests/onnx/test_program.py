@@ -118,6 +118,17 @@ def test_shapes_are_worked_out_once_for_each_set_of_them() -> None:
     assert all([step.node.op_type for step in plan.steps] == ["Reshape"] for plan in ready._plans.values())
 
 
+def test_a_gradient_of_constants_knows_its_shape() -> None:
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        node("AveragePool", "x", "y", **pool),
+        node("AveragePoolGrad", "dy", "dx", shape_of="x", **pool),
+    ]
+    ready = Program(model(nodes, {"x": [1, 1, 4, 4]}, ["y", "dx"], {"dy": np.ones((1, 1, 2, 2), np.float32)}))
+    for _ in range(2):
+        np.testing.assert_array_equal(ready.run({"x": whole(1, 1, 4, 4)})["dx"], np.full((1, 1, 4, 4), 0.25))
+
+
 def test_an_output_may_be_an_input_a_constant_or_given_twice() -> None:
     ready = Program(model([node("Relu", "x", "y")], {"x": [2]}, ["y", "x", "w"], {"w": whole(2)}))
     x = whole(2)

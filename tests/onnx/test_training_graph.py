@@ -127,12 +127,14 @@ def test_patterns_choose_and_frozen_wins():
 
 @pytest.mark.parametrize("argument", ["trainable", "frozen"])
 def test_a_pattern_without_a_match_names_the_nearest(argument):
-    with pytest.raises(px.OnnxError, match=rf"{argument}: no parameter .*'clasifier.0.weight'; did you mean 'classifier.0.weight'"):
+    with pytest.raises(
+        px.OnnxError, match=rf"{argument}: no parameter .*'clasifier.0.weight'; did you mean 'classifier.0.weight'"
+    ):
         training_graph(vgg(), **{argument: ["clasifier.0.weight"]})
 
 
 def test_running_statistics_are_no_parameters():
-    with pytest.raises(px.OnnxError, match="no parameter is called or matches 'bn1.running_mean'"):
+    with pytest.raises(px.OnnxError, match=r"no parameter is called or matches 'bn1\.running_mean'"):
         training_graph(resnet18(), trainable="bn1.running_mean")
 
 
@@ -143,9 +145,20 @@ def test_nothing_to_train():
 
 def test_numbers_of_a_formula_are_not_trained():
     m = Model()
-    x = m.op("Mul", m.weight("w", (3,)), m.tensor("two", np.array(2, np.float32)))
-    y = m.op("Pow", x, m.op("Constant", value=numpy_helper.from_array(np.array(2, np.float32))))
-    assert describe(training_graph(m.proto(y), "mse")).parameters == ("w",)
+    number = np.array(2, np.float32)
+    x = m.op("Mul", m.op("Mul", m.weight("w", (3,)), m.tensor("val_7", number)), m.tensor("temperature", number))
+    y = m.op("Pow", x, m.op("Constant", value=numpy_helper.from_array(number)))
+    model = m.proto(y)
+    assert describe(training_graph(model, "mse")).parameters == ("w", "temperature")
+    assert describe(training_graph(model, "mse", trainable="val_7")).parameters == ("val_7",)
+
+
+def test_axes_that_are_computed_from_constants():
+    m = Model(opset=18)
+    axes = m.op("Reshape", m.op("Constant", value_int=1), m.op("Constant", value_ints=[-1]))
+    y = m.op("ReduceMean", m.op("Add", m.input("x", [2, 3, 4]), m.weight("w", (3, 4))), axes)
+    m.output(y, [2, 1, 4])
+    assert describe(training_graph(m.proto(), "mse")).parameters == ("w",)
 
 
 def test_constants_in_the_place_of_weights_are_trained():

@@ -22,7 +22,8 @@ def print_beginning(options: argparse.Namespace, trainer: Trainer, ranks: Ranks 
     sizes = [array.size for array in trainer.parameters.arrays.values()]
     threads = settings.get_num_threads()
     where = f"{threads} thread{'s' if threads > 1 else ''}" + (f" in each of {ranks.size} processes" if ranks else "")
-    what = f"{len(sizes)} parameters of {sum(sizes):,} numbers, {trainer.settings.loss}, {type(trainer.settings.optimizer).__name__}"
+    how = f"{trainer.settings.loss}, {type(trainer.settings.optimizer).__name__}"
+    what = f"{len(sizes)} parameters of {sum(sizes):,} numbers, {how}"
     print(f"training {name}: {what}, {where}")
     if trainer.steps:
         print(f"going on after step {trainer.steps}, in epoch {trainer.epoch + 1}")

@@ -33,7 +33,9 @@ def load_model(source: ModelLike) -> onnx.ModelProto:
     _check_opset(model)
     _check_control_flow(model.graph)
     _check_rules(model)
-    return model
+    from pullback.onnx.graph.folding import expand_operators  # which needs this module
+
+    return expand_operators(model)
 
 
 def _read(source: ModelLike) -> onnx.ModelProto:
@@ -68,7 +70,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
 
 def _read_external(model: onnx.ModelProto, path: Path) -> None:
     """The data that lie in other files, each of which must be there and long enough."""
-    for tensor in external_data_helper._get_all_tensors(model):  # type: ignore[no-untyped-call]
+    for tensor in external_data_helper._get_all_tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
         where = {entry.key: entry.value for entry in tensor.external_data}
@@ -125,16 +127,7 @@ def _check_rules(model: onnx.ModelProto) -> None:
 
 def without_weights(model: onnx.ModelProto, largest: int = 1024) -> onnx.ModelProto:
     """A copy in which initializers of more bytes than `largest` are inputs, which have a type and a shape but no values."""
-    light = onnx.ModelProto()
-    for field, value in model.ListFields():
-        if field.name == "graph":
-            continue
-        if field.is_repeated if isinstance(getattr(field, "is_repeated", None), bool) else field.label == field.LABEL_REPEATED:
-            getattr(light, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(light, field.name).CopyFrom(value)
-        else:
-            setattr(light, field.name, value)
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     graph = model.graph
     light.graph.name = graph.name
     light.graph.node.extend(graph.node)

@@ -38,6 +38,12 @@ class _Graph:
             return None
         return place if len(self.readers[name]) == 1 else None
 
+    def batch_norm(self, name: str, later: int) -> int | None:
+        """The place of the batch normalization that makes a tensor, if all that it makes may as well be made at a later place."""
+        place = self.made_by(name, BATCH_NORM)
+        others = () if place is None else filter(None, self.node(place).outputs[1:])
+        return place if all(reader > later for other in others for reader in self.readers[other]) else None
+
     def node(self, place: int) -> Node:
         node = self.nodes[place]
         assert node is not None
@@ -45,22 +51,19 @@ class _Graph:
 
     def join(self, at: int, node: Node, *parts: int) -> None:
         """Put a node in place of several, at the place of one of them."""
-        for place in parts:
+        for place in (*parts, at):
+            for name in filter(None, self.node(place).inputs):
+                self.readers[name] = [reader for reader in self.readers[name] if reader != place]
             self.nodes[place] = None
         self.nodes[at] = node
-        for place in (*parts, at):
-            for readers in self.readers.values():
-                if place in readers and place != at:
-                    readers.remove(place)
         for name in filter(None, node.inputs):
-            if at not in self.readers[name]:
-                self.readers[name].append(at)
+            self.readers[name].append(at)
         self.maker.update(dict.fromkeys(filter(None, node.outputs), at))
 
 
 def _batch_norm_add_relu(graph: _Graph, at: int, relu: Node) -> None:
     """Relu(Add(BatchNorm(x), shortcut)), Relu(BatchNorm(x)) and Relu(Add(a, b))."""
-    if (norm := graph.made_by(relu.inputs[0], BATCH_NORM)) is not None:
+    if (norm := graph.batch_norm(relu.inputs[0], at)) is not None:
         first = graph.node(norm)
         node = replace(first, domain=FUSED, op_type="BatchNormRelu", outputs=(relu.outputs[0], *first.outputs[1:]))
         graph.join(at, node, norm)
@@ -70,7 +73,7 @@ def _batch_norm_add_relu(graph: _Graph, at: int, relu: Node) -> None:
         return
     a, b = graph.node(add).inputs
     for x, shortcut in ((a, b), (b, a)):
-        if (norm := graph.made_by(x, BATCH_NORM)) is not None:
+        if (norm := graph.batch_norm(x, at)) is not None:
             first = graph.node(norm)
             outputs = (relu.outputs[0], *first.outputs[1:])
             node = replace(first, domain=FUSED, op_type="BatchNormRelu", inputs=(*first.inputs, shortcut), outputs=outputs)
@@ -99,6 +102,8 @@ def _relu_grad(graph: _Graph, at: int, grad: Node) -> None:
     if len(norms) != 1 or graph.node(norms[0]).inputs[0] != masked or masked in graph.node(norms[0]).inputs[1:]:
         return
     norm = graph.node(norms[0])
+    if any(graph.maker.get(name, -1) > at for name in norm.inputs[1:]):
+        return
     others = len(readers) > 1 or masked in graph.outputs
     outputs = (*norm.outputs, *[""] * (3 - len(norm.outputs)), masked if others else "")
     node = replace(

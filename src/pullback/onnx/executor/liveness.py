@@ -34,6 +34,7 @@ class Plan:
     constants: tuple[tuple[int, Array], ...]
     wanted: frozenset[str]
     known: dict[str, Array]  # outputs that depend on sizes alone
+    shared: frozenset[str]  # outputs whose memory a feed, a constant or an earlier output has too
 
 
 @dataclass
@@ -53,13 +54,17 @@ CONVERT = Op(_to_channels_last)
 
 @dataclass
 class Trace:
-    """What a first run did. `static`: tensors that depend on sizes alone. `owner`: whose memory a tensor shares."""
+    """What a first run did. `static`: tensors that depend on sizes alone. `owner`: whose memory a tensor shares.
+
+    `repeatable`: whether shapes have come of shapes alone, so that the next run with the same ones goes the same way.
+    """
 
     outputs: tuple[str, ...]
     events: list[_Event] = field(default_factory=list)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     static: dict[str, Array] = field(default_factory=dict)
     owner: dict[str, str] = field(default_factory=dict)
+    repeatable: bool = True
     _last: dict[str, int] = field(default_factory=dict)
 
     def begin(self, given: Mapping[str, Array], defaults: Mapping[str, Array]) -> None:
@@ -93,6 +98,8 @@ class Trace:
         shape: tuple[int, ...] | None,
     ) -> None:
         """A node has run. What shares memory with an input, declared or not, belongs to the same owner."""
+        if any(node.inputs[place] and node.inputs[place] not in self.static for place in op.sized_by if place < len(inputs)):
+            self.repeatable = False
         for name, array in answers.items():
             self.shapes[name] = array.shape
             for place, source in enumerate(node.inputs):
@@ -105,7 +112,7 @@ class Trace:
         candidates = tuple(
             place
             for place in op.overwrites
-            if first is not None and place < len(inputs) and inputs[place] is not None and _same_place(inputs[place], first)
+            if first is not None and place < len(inputs) and _may_overwrite(inputs, place, first)
         )
         self.events.append(_Event(node, op, shape, candidates))
 
@@ -119,8 +126,17 @@ class Trace:
         return [name for name in (*node.inputs, *node.outputs) if name and self._last[name] == here]
 
 
-def _same_place(a: Array, b: Array) -> bool:
+def _lie_alike(a: Array, b: Array) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.strides == b.strides
+
+
+def _may_overwrite(inputs: Sequence[Any], place: int, result: Array) -> bool:
+    """Whether an input has room for the result, exactly, and no other input has its elements at other places of that memory."""
+    x = inputs[place]
+    if x is None or not _lie_alike(x, result):
+        return False
+    others = [other for i, other in enumerate(inputs) if i != place and other is not None and np.may_share_memory(x, other)]
+    return all(_lie_alike(x, other) and x.ctypes.data == other.ctypes.data for other in others)
 
 
 def planned(trace: Trace, given: Mapping[str, Array], defaults: Mapping[str, Array]) -> Plan:
@@ -135,7 +151,8 @@ def planned(trace: Trace, given: Mapping[str, Array], defaults: Mapping[str, Arr
     for place, event in enumerate(trace.events):
         for name in (*event.node.inputs, *event.node.outputs):
             final[name] = last[trace.root(name)] = place
-    kept = {trace.root(name) for name in (*given, *defaults, *trace.static, *trace.outputs)}
+    held = {trace.root(name) for name in (*given, *defaults, *trace.static)}
+    kept = held | {trace.root(name) for name in trace.outputs}
     steps = []
     for place, event in enumerate(trace.events):
         node = event.node
@@ -150,4 +167,15 @@ def planned(trace: Trace, given: Mapping[str, Array], defaults: Mapping[str, Arr
     constants = tuple((number, fixed[name]) for name, number in slots.items() if name in fixed and name not in given)
     feeds = tuple((name, number) for name, number in slots.items() if name in given)
     known = {name: trace.static[name] for name in trace.outputs if name in trace.static}
-    return Plan(tuple(steps), len(slots), feeds, constants, frozenset(trace.outputs), known)
+    return Plan(tuple(steps), len(slots), feeds, constants, frozenset(trace.outputs), known, _shared(trace, held))
+
+
+def _shared(trace: Trace, held: set[str]) -> frozenset[str]:
+    """The outputs that lie in memory held by others, or by an output before them."""
+    taken, shared = set(held), set()
+    for name in trace.outputs:
+        root = trace.root(name)
+        if root in taken:
+            shared.add(name)
+        taken.add(root)
+    return frozenset(shared)

@@ -73,11 +73,13 @@ class Program:
         """Run the nodes that have nothing but constants as inputs, once and for all."""
         left = []
         for node in nodes:
-            if node.op_type in RANDOM or any(name and name not in constants for name in node.inputs):
+            op = find_op(node)
+            if node.op_type in RANDOM or op.shaped or any(name and name not in constants for name in node.inputs):
                 left.append(node)
             else:
                 inputs = [constants[name] if name else None for name in node.inputs]
-                constants.update(self._run_node(node, find_op(node), inputs, ALONE, None, None))
+                with np.errstate(all="ignore"):
+                    constants.update(self._run_node(node, op, inputs, ALONE, None, None))
         used = {name for node in left for name in node.inputs} | set(self.outputs)
         return left, {name: array for name, array in constants.items() if name in used}
 
@@ -140,7 +142,7 @@ class Program:
             inputs = out = answers = None  # type: ignore[assignment]  # nothing but env holds tensors
             for slot in step.frees:
                 env[slot] = None
-        return self._collect(results, given)
+        return self._collect(results, given, plan, on_output)
 
     def _first_run(self, key: Any, given: dict[str, Array], on_output: OnOutput | None, context: Context) -> dict[str, Array]:
         """Node by node, writing down what happens."""
@@ -171,15 +173,26 @@ class Program:
                         on_output(name, answers[name])
             for name in trace.dead(node, self.nodes):
                 env.pop(name, None)
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[key] = planned(trace, given, self._defaults)
-        return self._collect(results, given)
+        plan = planned(trace, given, self._defaults)
+        if trace.repeatable:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return self._collect(results, given, plan, on_output)
 
-    def _collect(self, results: dict[str, Array], given: dict[str, Array]) -> dict[str, Array]:
-        """In the order asked for; an output that is an input or a constant is a copy of it."""
-        sources = self._defaults | given
-        return {name: results[name] if name in results else np.array(sources[name]) for name in self.outputs}
+    def _collect(
+        self, results: dict[str, Array], given: dict[str, Array], plan: Plan, on_output: OnOutput | None
+    ) -> dict[str, Array]:
+        """In the order asked for, each in memory of its own: what shares it with an input, a constant or another is copied."""
+        collected = {}
+        for name in self.outputs:
+            if name in results:
+                collected[name] = results[name].copy(order="K") if name in plan.shared else results[name]
+                continue
+            collected[name] = np.array(given[name] if name in given else self._defaults[name])
+            if on_output is not None:
+                on_output(name, collected[name])
+        return collected
 
     def _shape(self, node: Node, op: Op, env: dict[str, Array], trace: Trace) -> tuple[int, ...] | None:
         """The shape of the tensor whose gradient a node makes: that of the tensor it names, else as the graph declares it."""

@@ -49,11 +49,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Op:
-    """`overwrites`: inputs whose memory the result may be written to. `views`: inputs whose memory it may share."""
+    """`overwrites`: inputs whose memory the result may be written to. `views`: inputs whose memory it may share.
+
+    `sized_by`: inputs whose values, not their shapes alone, decide the result's shape.
+    """
 
     run: Run
     overwrites: tuple[int, ...] = ()
     views: tuple[int, ...] = ()
+    sized_by: tuple[int, ...] = ()
     context: bool = False
     shaped: bool = False
 
@@ -66,6 +70,7 @@ def op(
     domain: str = "",
     overwrites: tuple[int, ...] = (),
     views: tuple[int, ...] = (),
+    sized_by: tuple[int, ...] = (),
     context: bool = False,
     shaped: bool = False,
 ) -> Callable[[F], F]:
@@ -77,7 +82,7 @@ def op(
 
     def enter(run: F) -> F:
         for op_type in op_types:
-            _ops[domain, op_type] = Op(run, overwrites, views, context, shaped)
+            _ops[domain, op_type] = Op(run, overwrites, views, sized_by, context, shaped)
         return run
 
     return enter

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -19,10 +20,14 @@ def candidates(ready: Prepared) -> list[str]:
     return [name for name in ready.tensors if ready.types[name].floating and name not in running]
 
 
+# Names that exporters make up: of PyTorch's two, of tf2onnx and Keras, and bare numbers.
+MADE_UP = re.compile(r"^\d+$|^val_\d+$|^onnx::|scalar|const|__\d+$", re.IGNORECASE)
+
+
 def _literals(ready: Prepared) -> set[str]:
-    """Single numbers outside the places of weights: exporters write the numbers of a formula as initializers too."""
+    """Single numbers with made-up names outside the places of weights: exporters write the numbers of formulas so."""
     weights = {node.input[i] for node in ready.graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
-    return {name for name in ready.tensors if not ready.types[name].shape and name not in weights}
+    return {name for name in ready.tensors if not ready.types[name].shape and name not in weights and MADE_UP.search(name)}
 
 
 def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
@@ -34,7 +39,9 @@ def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
             near = nearest(pattern, names)
             meant = f"; did you mean {near!r}?" if near else "."
             shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-            raise OnnxError(f"{argument}: no parameter is called or matches {pattern!r}{meant} Parameters are {shown or 'none'}")
+            raise OnnxError(
+                f"{argument}: no parameter is called or matches {pattern!r}{meant} Parameters are {shown or 'none'}"
+            )
         found.update(hits)
     return [name for name in names if name in found]
 

@@ -8,50 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK
+from pullback.onnx.graph.tensor_type import Shape, TensorType, broadcast
 from pullback.rules import Array
 
-Dim = int | str | None  # a size, the name of one that the run decides, or nothing known
-Shape = tuple[Dim, ...]
-FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 BOOLS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Not", "IsNaN")
 ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Neg", "Abs", "Sqrt", "Exp", "Log", "Sign", "Where", "Sum", "Max", "Min",
                "Reciprocal", "Sigmoid", "Tanh", "Softplus", "Sin", "Cos", "Erf", *BOOLS)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """What is known of a tensor before it is computed: element type and shape, None where the rank is open."""
-
-    dtype: int
-    shape: Shape | None
-
-    @property
-    def floating(self) -> bool:
-        return self.dtype in FLOATS
-
-    def value_info(self, name: str) -> ValueInfoProto:
-        return helper.make_tensor_value_info(name, self.dtype, self.shape)
-
-
-def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
-    """The shape of an elementwise result, as far as it is known."""
-    if None in shapes:
-        return None
-    known = [shape for shape in shapes if shape is not None]
-    rank = max(map(len, known))
-    sizes = zip(*((1,) * (rank - len(shape)) + shape for shape in known), strict=True)
-    return tuple(_dim([size for size in column if size != 1]) for column in sizes)
-
-
-def _dim(sizes: list[Dim]) -> Dim:
-    """The one that numbers agree on; an open size only where it stands alone, as it may be 1."""
-    numbers = [size for size in sizes if isinstance(size, int)]
-    if numbers:
-        return numbers[0]
-    return 1 if not sizes else sizes[0] if len(set(sizes)) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +84,16 @@ def _is_one(value: Operand) -> bool:
 
 
 class Ops:
-    """The operators of a domain as functions: `op.Where(condition, a, b, outputs=1, **attributes)`."""
+    """The operators of a domain as functions of one result: `op.Where(condition, a, b, **attributes)`."""
 
     def __init__(self, graph: Builder, domain: str) -> None:
         self._graph, self._domain = graph, domain
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        def emit(*inputs: Operand, outputs: int | Sequence[bool] = 1, **attributes: Any) -> Any:
-            return self._graph.emit(op_type, self._domain, inputs, attributes, outputs)
+    def __getattr__(self, op_type: str) -> Callable[..., Value]:
+        def emit(*inputs: Operand, **attributes: Any) -> Value:
+            (result,) = self._graph.several(op_type, self._domain, inputs, (True,), **attributes)
+            assert result is not None
+            return result
 
         return emit
 
@@ -141,7 +108,9 @@ class Builder:
     nodes: list[NodeProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
     functions: dict[str, tuple[int, FunctionProto]] = field(default_factory=dict)
-    following: dict[str, list[NodeProto]] = field(default_factory=dict)  # nodes to run as soon as a tensor of the model is there
+    following: dict[str, list[NodeProto]] = field(
+        default_factory=dict
+    )  # nodes to run as soon as a tensor of the model is there
     of_model: frozenset[str] = frozenset()
     made: set[str] = field(default_factory=set)  # tensors that nodes written here give
     renamed: dict[str, str] = field(default_factory=dict)
@@ -180,13 +149,12 @@ class Builder:
             self._constants[key] = Value(name, self)
         return self._constants[key]
 
-    def emit(
-        self, op_type: str, domain: str, inputs: Sequence[Operand], attributes: Mapping[str, Any], outputs: int | Sequence[bool]
-    ) -> Any:
-        """Append a node. `outputs`: how many, or which of them are wanted (the others are None)."""
+    def several(
+        self, op_type: str, domain: str, inputs: Sequence[Operand], wanted: Sequence[bool], **attributes: Any
+    ) -> tuple[Value | None, ...]:
+        """Append a node with several outputs; those that are not wanted are None. So are attributes that the node does not have."""
         kind = next((each.dtype for each in inputs[op_type == "Where" :] if isinstance(each, Value)), TensorProto.FLOAT)
         values = [each if isinstance(each, Value) or each is None else self.constant(each, kind) for each in inputs]
-        wanted = [True] * outputs if isinstance(outputs, int) else list(outputs)
         name = self.unique(f"{self.scope}/{op_type}" if self.scope else op_type)
         results = [Value(self.unique(f"{name}_out"), self) if want else None for want in wanted]
         node = helper.make_node(
@@ -202,7 +170,11 @@ class Builder:
             if each is not None:
                 self.types[each.name] = found
                 self.made.add(each.name)
-        return results[0] if len(results) == 1 else tuple(results)
+        return tuple(results)
+
+    def all_of(self, op_type: str, domain: str, inputs: Sequence[Operand], count: int, **attributes: Any) -> tuple[Value, ...]:
+        """Append a node with so many outputs, all of them wanted."""
+        return tuple(each for each in self.several(op_type, domain, inputs, (True,) * count, **attributes) if each)
 
     def _type(
         self, op_type: str, domain: str, kind: int, values: Sequence[Value | None], attributes: Mapping[str, Any]
@@ -252,7 +224,7 @@ class Builder:
     def sum_over(self, value: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         if not axes:
             return value
-        result: Value = self.op.ReduceSum(value, self.constant(list(axes)), keepdims=int(keepdims))
+        result = self.op.ReduceSum(value, self.constant(list(axes)), keepdims=int(keepdims))
         if value.shape is not None:
             dropped = {axis % len(value.shape) for axis in axes}
             sizes = tuple(1 if axis in dropped else size for axis, size in enumerate(value.shape))
@@ -263,22 +235,28 @@ class Builder:
 
     def number(self, value: Value, like: Value) -> Value:
         """An integer tensor as a factor for another."""
-        result: Value = self.op.Cast(value, to=like.dtype)
-        return result
+        return self.op.Cast(value, to=like.dtype)
 
-    def call(self, name: str, body: Callable[..., Any], *inputs: Operand, outputs: int = 1) -> Any:
+    def call(self, name: str, body: Callable[..., Value], *inputs: Value) -> Value:
+        """A node with a body, of one result; see `call_all`."""
+        return self.call_all(name, body, inputs, 1)[0]
+
+    def call_all(
+        self, name: str, body: Callable[..., Value | Sequence[Value]], inputs: Sequence[Value], outputs: int
+    ) -> Sequence[Value]:
         """A node of the domain ai.pullback with a body in stock operators, which other runtimes put in its place.
 
         The body is written once for a model, for one floating-point type; for a second type it stands in the graph itself.
         """
-        kind = next(each.dtype for each in inputs if isinstance(each, Value))
+        kind = inputs[0].dtype
         if name not in self.functions:
             self.functions[name] = (kind, self._function(name, body, kind, outputs))
-        if self.in_function or self.functions[name][0] != kind:
-            return body(self, *inputs)
-        return self.emit(name, PULLBACK, inputs, {}, outputs)
+        if self.functions[name][0] == kind:
+            return self.all_of(name, PULLBACK, inputs, outputs)
+        made = body(self, *inputs)
+        return [made] if isinstance(made, Value) else made
 
-    def _function(self, name: str, body: Callable[..., Any], kind: int, outputs: int) -> FunctionProto:
+    def _function(self, name: str, body: Callable[..., Value | Sequence[Value]], kind: int, outputs: int) -> FunctionProto:
         formal = list(inspect.signature(body).parameters)[1:]
         inner = Builder(self.opset, names=set(formal), in_function=True)
         for each in formal:

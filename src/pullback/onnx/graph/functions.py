@@ -13,22 +13,19 @@ from pullback.onnx.graph.emit import Builder, Value
 
 def clip_grad(g: Builder, dY: Value, X: Value, low: Value, high: Value) -> Value:
     """dY where low <= X <= high, the bounds included, else 0."""
-    result: Value = g.op.Where(g.op.And(g.op.LessOrEqual(low, X), g.op.LessOrEqual(X, high)), dY, 0)
-    return result
+    return g.op.Where(g.op.And(g.op.LessOrEqual(low, X), g.op.LessOrEqual(X, high)), dY, 0)
 
 
 def hard_sigmoid_grad(g: Builder, dY: Value, X: Value, alpha: Value, beta: Value) -> Value:
     """alpha dY where 0 < alpha X + beta < 1, else 0."""
     line = X * alpha + beta
-    result: Value = g.op.Where(g.op.And(line > 0, g.op.Less(line, 1)), dY * alpha, 0)
-    return result
+    return g.op.Where(g.op.And(line > 0, g.op.Less(line, 1)), dY * alpha, 0)
 
 
 def hard_swish_grad(g: Builder, dY: Value, X: Value) -> Value:
     """Of X times a line from 0 at -3 to 1 at 3: dY beyond 3, nothing before -3, (X / 3 + 1/2) dY between."""
     inside = dY * (X * (1 / 3) + 0.5)
-    result: Value = g.op.Where(g.op.Less(X, -3), 0, g.op.Where(X > 3, dY, inside))
-    return result
+    return g.op.Where(g.op.Less(X, -3), 0, g.op.Where(X > 3, dY, inside))
 
 
 def mish_grad(g: Builder, dY: Value, X: Value) -> Value:
@@ -43,13 +40,10 @@ def global_max_pool_grad(g: Builder, dY: Value, X: Value) -> Value:
     flat = g.op.Reshape(X, rows)
     where = g.op.ArgMax(flat, axis=2, keepdims=1)
     zeros = g.op.Expand(g.constant(0, X.dtype), g.op.Shape(flat))
-    result: Value = g.op.Reshape(g.op.ScatterElements(zeros, where, g.op.Reshape(dY, rows), axis=2), shape)
-    return result
+    return g.op.Reshape(g.op.ScatterElements(zeros, where, g.op.Reshape(dY, rows), axis=2), shape)
 
 
-def group_normalization_grad(
-    g: Builder, dY: Value, X: Value, scale: Value, groups: Value, epsilon: Value
-) -> Sequence[Value]:
+def group_normalization_grad(g: Builder, dY: Value, X: Value, scale: Value, groups: Value, epsilon: Value) -> Sequence[Value]:
     """dX, dscale and dB of GroupNormalization with a scale for each channel; `groups` is the shape (0, groups, -1).
 
     With h = (X - mean) / sqrt(var + epsilon) of each group: dX = (d - mean(d) - h mean(d h)) / sqrt(var + epsilon), d = dY scale.
@@ -58,8 +52,7 @@ def group_normalization_grad(
     cells, shape = g.op.Shape(g.op.Reshape(X, rows)), g.op.Shape(X)
 
     def mean(value: Value) -> Value:
-        total: Value = g.op.ReduceSum(value, two, keepdims=1)
-        return total / count
+        return g.op.ReduceSum(value, two, keepdims=1) / count
 
     x = g.op.Reshape(X, groups)
     count = g.op.ReduceSum(g.op.Expand(g.constant(1, X.dtype), g.op.Shape(x)), two, keepdims=1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from onnx import TensorProto
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.graph.emit import Builder, Value
+from pullback.onnx.graph.tensor_type import TensorType
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ def _one_over_size(g: Builder, value: Value, per: int = 1) -> Value | float:
     sizes = value.static_shape
     if sizes is None:
         count = g.number(g.op.Size(value), value)
-        return g.op.Reciprocal(count) if per == 1 else g.op.Div(per, count)  # type: ignore[no-any-return]
+        return g.op.Reciprocal(count) if per == 1 else g.op.Div(per, count)
     entries = 1
     for size in sizes:
         entries *= size
@@ -40,13 +42,13 @@ def _one_over_size(g: Builder, value: Value, per: int = 1) -> Value | float:
 
 
 def _mean(g: Builder, value: Value) -> Value:
-    result: Value = g.op.ReduceMean(value, keepdims=0)
+    result = g.op.ReduceMean(value, keepdims=0)
     return g.typed(result, TensorType(value.dtype, ()))
 
 
 def _cross_entropy(g: Builder, scores: Value, target: Value, options: LossOptions) -> tuple[Value, Value]:
-    attributes = {"reduction": "mean", "ignore_index": options.ignore_index}
-    loss, log_prob = g.op.SoftmaxCrossEntropyLoss(scores, target, outputs=2, **attributes)
+    attributes: dict[str, Any] = {"reduction": "mean", "ignore_index": options.ignore_index}
+    loss, log_prob = g.all_of("SoftmaxCrossEntropyLoss", "", (scores, target), 2, **attributes)
     g.typed(loss, TensorType(scores.dtype, ()))
     g.typed(log_prob, scores.type)
     return loss, g.ms.SoftmaxCrossEntropyLossGrad(g.constant(1, scores.dtype), log_prob, target, **attributes)

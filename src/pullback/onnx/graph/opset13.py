@@ -14,7 +14,7 @@ LAST = 13
 
 
 def raised_to_13(model: onnx.ModelProto) -> None:
-    """Change a model of an older opset in place. What 12 and 13 changed: Dropout's ratio, axes and split as inputs, Softmax's axis."""
+    """Change a model of an older opset in place: 12 and 13 made inputs of Dropout's ratio, axes and split, and changed Softmax."""
     version = opsets_of(model)[""]
     if version >= LAST:
         return

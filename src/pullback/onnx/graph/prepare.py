@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import onnx
 from onnx import inliner
 
 from pullback.onnx.executor.read import opsets_of, to_array
 from pullback.onnx.executor.registry import PULLBACK
-from pullback.onnx.graph.emit import FLOATS, TensorType
+from pullback.onnx.graph.folding import fold_constants, value_of_constant
 from pullback.onnx.graph.opset13 import raised_to_13
+from pullback.onnx.graph.tensor_type import FLOATS, TensorType
 from pullback.onnx.graph.types import types_of
 from pullback.rules import Array
 from pullback.window import same_pads
@@ -53,6 +54,7 @@ def inference_form(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(inputs)
     _weights_as_initializers(graph)
     _own_weights(graph)
+    fold_constants(model)
     drop_unused(graph)
     name_nodes(graph)
     explicit_pads(model)
@@ -81,19 +83,34 @@ def _filled(tensor: onnx.TensorProto) -> bool:
 def _own_weights(graph: onnx.GraphProto) -> None:
     """Of Identity nodes that give an initializer a second name, an initializer of that name.
 
-    PyTorch's exporter writes parameters so that happen to have equal values, such as the scales of fresh normalisations.
+    PyTorch's exporter writes parameters so that happen to have equal values, such as the scales of fresh normalisations. Where the
+    initializer has no other reader it keeps its own name instead.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}
+    readers = Counter(name for node in graph.node for name in node.input if node.op_type not in ("Shape", "Size"))
     for node in [node for node in graph.node if node.op_type == "Identity"]:
-        tensor = tensors.get(node.input[0])
-        if tensor is None or tensor.data_type not in FLOATS or node.output[0] in outputs:
+        source, name = node.input[0], node.output[0]
+        tensor = tensors.get(source)
+        if tensor is None or tensor.data_type not in FLOATS or name in outputs:
+            continue
+        graph.node.remove(node)
+        if readers[source] == 1:
+            _rename(graph, name, source)
+            readers[source] = readers[name]
             continue
         copy = graph.initializer.add()
         copy.CopyFrom(tensor)
-        copy.name = node.output[0]
-        tensors[copy.name] = copy
-        graph.node.remove(node)
+        copy.name = name
+        tensors[name] = copy
+
+
+def _rename(graph: onnx.GraphProto, name: str, new: str) -> None:
+    """Let all readers of a tensor read another."""
+    for node in graph.node:
+        for place, each in enumerate(node.input):
+            if each == name:
+                node.input[place] = new
 
 
 def drop_unused(graph: onnx.GraphProto) -> None:
@@ -140,7 +157,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
     for node in windows:
         attrs = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         shape, auto = types[node.input[0]].shape if node.input[0] in types else None, attrs.get("auto_pad", b"")
-        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:] if node.op_type == "Conv" else attrs["kernel_shape"]
+        kernel = attrs.get("kernel_shape") or (types[node.input[1]].shape or ())[2:]
         if auto not in (b"SAME_UPPER", b"SAME_LOWER") or shape is None or len(kernel) != len(shape) - 2:
             continue
         sizes = [size for size in shape[2:] if isinstance(size, int)]
@@ -148,9 +165,7 @@ def explicit_pads(model: onnx.ModelProto) -> None:
         windows_of_ones = all(d == 1 for d in attrs.get("dilations", ()))
         if len(sizes) < len(kernel) or not windows_of_ones or any(k < s for k, s in zip(kernel, strides, strict=True)):
             continue
-        pads = [
-            same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)
-        ]
+        pads = [same_pads(size, k, s, lower=auto == b"SAME_LOWER") for size, k, s in zip(sizes, kernel, strides, strict=True)]
         for attribute in [each for each in node.attribute if each.name in ("auto_pad", "pads")]:
             node.attribute.remove(attribute)
         node.attribute.append(onnx.helper.make_attribute("pads", [low for low, _ in pads] + [high for _, high in pads]))
@@ -176,19 +191,14 @@ class Prepared:
         return {tensor.name: tensor for tensor in self.graph.initializer}
 
     @cached_property
-    def constants(self) -> dict[str, onnx.NodeProto]:
+    def _constants(self) -> dict[str, onnx.NodeProto]:
         return {node.output[0]: node for node in self.graph.node if node.op_type == "Constant"}
 
     def constant_of(self, name: str) -> Array | None:
         """The value of an initializer or of a Constant node."""
         if name in self.tensors:
             return to_array(self.tensors[name])
-        node = self.constants.get(name)
-        if node is None:
-            return None
-        attribute = node.attribute[0]
-        value = onnx.helper.get_attribute_value(attribute)
-        return to_array(value) if attribute.type == attribute.TENSOR else np.asarray(value)
+        return value_of_constant(self._constants[name]) if name in self._constants else None
 
 
 def names_in(graph: onnx.GraphProto) -> Iterable[str]:

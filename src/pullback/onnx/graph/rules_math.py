@@ -34,43 +34,37 @@ def pow_base(n: NodeView) -> Value:
 
 def pow_exponent(n: NodeView) -> Value:
     """a^b log(a), 0 where a is not positive."""
-    return n.dy * n.y * n.op.Log(n.op.Where(n.a > 0, n.a, 1))  # type: ignore[no-any-return]
+    return n.dy * n.y * n.op.Log(n.op.Where(n.a > 0, n.a, 1))
 
 
 def leaky_relu(n: NodeView) -> Value:
     """ONNX Runtime's node looks at the sign of y, which is that of x only where alpha is not negative."""
     alpha = n.attr("alpha", 0.01)
-    dx: Value = n.ms.LeakyReluGrad(n.dy, n.y, alpha=alpha) if alpha >= 0 else n.op.Where(n.x > 0, n.dy, n.dy * alpha)
-    return dx
+    return n.ms.LeakyReluGrad(n.dy, n.y, alpha=alpha) if alpha >= 0 else n.op.Where(n.x > 0, n.dy, n.dy * alpha)
 
 
 def selu(n: NodeView) -> Value:
     alpha, gamma = n.attr("alpha", SELU_ALPHA), n.attr("gamma", SELU_GAMMA)
-    dx: Value = n.op.Where(n.x > 0, n.dy * gamma, n.dy * (n.y + alpha * gamma))
-    return dx
+    return n.op.Where(n.x > 0, n.dy * gamma, n.dy * (n.y + alpha * gamma))
 
 
 def clip(n: NodeView) -> Value:
     low, high = (n.given(place) or n.g.constant(bound, n.x.dtype) for place, bound in ((1, -np.inf), (2, np.inf)))
-    dx: Value = n.g.call("ClipGrad", functions.clip_grad, n.dy, n.x, low, high)
-    return dx
+    return n.g.call("ClipGrad", functions.clip_grad, n.dy, n.x, low, high)
 
 
 def hard_sigmoid(n: NodeView) -> Value:
     alpha, beta = (n.g.constant(n.attr(name, default), n.x.dtype) for name, default in (("alpha", 0.2), ("beta", 0.5)))
-    dx: Value = n.g.call("HardSigmoidGrad", functions.hard_sigmoid_grad, n.dy, n.x, alpha, beta)
-    return dx
+    return n.g.call("HardSigmoidGrad", functions.hard_sigmoid_grad, n.dy, n.x, alpha, beta)
 
 
 def softmax_cross_entropy_loss(n: NodeView) -> Value:
     if any(n.dys[1:]):
         raise n.refuse("the loss depends on its log_prob too")
     log_prob = n.output(1, "_log_prob", n.x.type)
-    dx: Value = n.ms.SoftmaxCrossEntropyLossGrad(n.dy, log_prob, n.b, n.given(2), **n.attributes(*LOSS))
-    return dx
+    return n.ms.SoftmaxCrossEntropyLossGrad(n.dy, log_prob, n.b, n.given(2), **n.attributes(*LOSS))
 
 
 def negative_log_likelihood_loss(n: NodeView) -> Value:
     shape = n.g.shape_of(n.x)
-    dx: Value = n.own.NegativeLogLikelihoodLossGrad(n.dy, shape, n.b, n.given(2), **n.attributes(*LOSS))
-    return dx
+    return n.own.NegativeLogLikelihoodLossGrad(n.dy, shape, n.b, n.given(2), **n.attributes(*LOSS))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pullback.onnx.executor.registry import MICROSOFT
 from pullback.onnx.graph import functions
-from pullback.onnx.graph.emit import Shape, TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import Shape, TensorType
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 EPSILON = 1e-5
@@ -15,9 +17,8 @@ GROUPS_BY_CHANNEL = 21
 def batch_norm_training(n: NodeView) -> Sequence[Value | None]:
     """Of BatchNormInternal, which keeps the batch's mean and 1 / standard deviation as its fourth and fifth output."""
     mean, inverse = n.g.value(n.node.outputs[3]), n.g.value(n.node.outputs[4])
-    epsilon = n.attr("epsilon", EPSILON)
-    grads: Sequence[Value] = n.ms.BatchNormalizationGrad(n.dy, n.x, n.b, mean, inverse, outputs=3, epsilon=epsilon)
-    return grads
+    inputs = n.dy, n.x, n.b, mean, inverse
+    return n.g.all_of("BatchNormalizationGrad", MICROSOFT, inputs, 3, epsilon=n.attr("epsilon", EPSILON))
 
 
 def batch_norm_inference(n: NodeView) -> Sequence[Value | None]:
@@ -44,13 +45,12 @@ def layer_norm(n: NodeView) -> Sequence[Value | None]:
         if not all(isinstance(size, int) for size in shape or ()):
             raise n.unknown("the shape that it normalises")
         scale = n.op.Expand(scale, n.g.constant(shape))
-    dx, dscale, dbias = n.ms.LayerNormalizationGrad(n.dy, n.x, scale, mean, inverse, outputs=3, axis=axis)
-    if stretched:
-        whole = n.g.typed(dscale, TensorType(scale.dtype, shape)), n.g.typed(dbias, TensorType(scale.dtype, shape))
-        dscale = reduced_to(n.g, whole[0], n.b, whole[0])
-        bias = n.given(2)
-        dbias = reduced_to(n.g, whole[1], bias, whole[1]) if bias is not None else None
-    return dx, dscale, dbias
+    dx, dscale, dbias = n.g.all_of("LayerNormalizationGrad", MICROSOFT, (n.dy, n.x, scale, mean, inverse), 3, axis=axis)
+    if not stretched:
+        return dx, dscale, dbias
+    whole = TensorType(scale.dtype, shape)
+    parts = ((n.b, n.g.typed(dscale, whole)), (n.given(2), n.g.typed(dbias, whole)))
+    return dx, *(reduced_to(n.g, part, target, part) if target else None for target, part in parts)
 
 
 def _differ(shape: Shape, other: Shape) -> bool:
@@ -62,8 +62,7 @@ def _differ(shape: Shape, other: Shape) -> bool:
 def _group_gradients(n: NodeView, scale: Value, groups: int) -> Sequence[Value]:
     shape, epsilon = n.g.constant([0, groups, -1]), n.g.constant(n.attr("epsilon", EPSILON), n.x.dtype)
     body = functions.group_normalization_grad
-    grads: Sequence[Value] = n.g.call("GroupNormalizationGrad", body, n.dy, n.x, scale, shape, epsilon, outputs=3)
-    return grads
+    return n.g.call_all("GroupNormalizationGrad", body, (n.dy, n.x, scale, shape, epsilon), 3)
 
 
 def _channels(n: NodeView) -> int:
@@ -74,8 +73,9 @@ def _channels(n: NodeView) -> int:
 
 
 def instance_norm(n: NodeView) -> Sequence[Value]:
-    """A group for each channel."""
-    return _group_gradients(n, n.b, _channels(n))
+    """A group for each channel, of which there are as many as scales."""
+    scales, known = n.b.static_shape, n.constant(1)
+    return _group_gradients(n, n.b, scales[0] if scales else _channels(n) if known is None else known.size)
 
 
 def group_norm(n: NodeView) -> Sequence[Value]:
@@ -88,3 +88,24 @@ def group_norm(n: NodeView) -> Sequence[Value]:
     dx, *of_channels = _group_gradients(n, scale, groups)
     rows = n.g.constant([groups, each])
     return dx, *(n.g.sum_over(n.op.Reshape(d, rows), [1], keepdims=False) for d in of_channels)
+
+
+def rms_norm(n: NodeView) -> Sequence[Value | None]:
+    """With r = 1 / sqrt(mean(x^2) + epsilon) and h = x r: dX = r (d - h mean(d h)), d = dY scale."""
+    rank = n.rank()
+    axis = n.attr("axis", -1) % rank
+    inner = tuple(range(axis, rank))
+    one_over_size = n.op.Reciprocal(n.g.number(n.op.Size(n.b), n.x))
+    r = n.op.Reciprocal(n.op.Sqrt(n.g.sum_over(n.x * n.x, inner) * one_over_size + n.attr("epsilon", EPSILON)))
+    h, d = n.x * r, n.dy * n.b
+    dx = (d - h * (n.g.sum_over(d * h, inner) * one_over_size)) * r
+    return dx, n.g.sum_over(n.dy * h, list(range(axis)), keepdims=False)
+
+
+def lp_normalization(n: NodeView) -> Value:
+    """Of y = x / norm: (dY - slope sum(dY y)) / norm, where the slope of the norm is sign(x) for p = 1 and y for p = 2."""
+    axis, squares = n.attr("axis", -1), n.attr("p", 2) == 2
+    powers = n.g.sum_over(n.x * n.x if squares else n.op.Abs(n.x), [axis])
+    norm = n.op.Sqrt(powers) if squares else powers
+    slope = n.y if squares else n.op.Sign(n.x)
+    return (n.dy - slope * n.g.sum_over(n.dy * n.y, [axis])) / norm

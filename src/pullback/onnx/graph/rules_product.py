@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pullback.onnx.graph.emit import TensorType, Value, broadcast
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType, broadcast
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 
@@ -38,7 +39,7 @@ def matmul_a(n: NodeView) -> Value:
     """dA = dY B^T, summed over the batches that A was stretched to."""
     rank_a, rank_b = n.rank(n.a), n.rank(n.b)
     if rank_a == rank_b == 2:
-        return n.op.Gemm(n.dy, n.b, transB=1)  # type: ignore[no-any-return]
+        return n.op.Gemm(n.dy, n.b, transB=1)
     if rank_b == 1:  # y[...] = sum over k of a[..., k] b[k]
         dy = n.dy if rank_a == 1 else n.op.Unsqueeze(n.dy, n.g.constant([-1]))
         return n.g.typed(dy * n.b, n.a.type)
@@ -51,7 +52,7 @@ def matmul_b(n: NodeView) -> Value:
     """dB = A^T dY, summed over the batches that B was stretched to; in one product where B has none."""
     rank_a, rank_b, g = n.rank(n.a), n.rank(n.b), n.g
     if rank_a == rank_b == 2:
-        return n.op.Gemm(n.a, n.dy, transA=1)  # type: ignore[no-any-return]
+        return n.op.Gemm(n.a, n.dy, transA=1)
     if rank_a == 1:  # y[..., j] = sum over k of a[k] b[..., k, j]
         dy = n.dy if rank_b == 1 else n.op.Unsqueeze(n.dy, g.constant([-2]))
         a = n.a if rank_b == 1 else n.op.Unsqueeze(n.a, g.constant([-1]))
@@ -62,7 +63,7 @@ def matmul_b(n: NodeView) -> Value:
         if isinstance(width, int):
             flat_a, flat_dy = (n.op.Reshape(v, g.constant([-1, w])) for v, w in ((n.a, columns), (n.dy, width)))
             product = n.op.Gemm(flat_a, flat_dy, transA=1)
-            return product if rank_b == 2 else g.reshape(product, n.b)  # type: ignore[no-any-return]
+            return product if rank_b == 2 else g.reshape(product, n.b)
     dy = n.op.Unsqueeze(n.dy, g.constant([-1])) if rank_b == 1 else n.dy
     return _summed(n, n.op.MatMul(transposed(n, n.a), dy), n.b, row=False, column=rank_b == 1)
 
@@ -70,8 +71,7 @@ def matmul_b(n: NodeView) -> Value:
 def transposed(n: NodeView, matrix: Value) -> Value:
     """With the last two axes exchanged."""
     rank = n.rank(matrix)
-    result: Value = n.op.Transpose(matrix, perm=[*range(rank - 2), rank - 1, rank - 2])
-    return result
+    return n.op.Transpose(matrix, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def _summed(n: NodeView, product: Value, target: Value, *, row: bool, column: bool = False) -> Value:
@@ -103,7 +103,9 @@ def einsum(n: NodeView) -> list[Value | None]:
         others = [i for i in range(len(terms)) if i != place]
         known = set(result).union(*(terms[i] for i in others))
         if not set(terms[place]) <= known or any(len(set(term)) < len(term) for term in (*terms, result)):
-            raise n.refuse(f"equation {n.attr('equation')!r} sums an operand alone or takes a diagonal, which has no gradient here")
+            raise n.refuse(
+                f"equation {n.attr('equation')!r} sums an operand alone or takes a diagonal, which has no gradient here"
+            )
         equation = ",".join([result, *(terms[i] for i in others)]) + "->" + terms[place]
         grads.append(n.op.Einsum(n.dy, *(n.input(i) for i in others), equation=equation))
     return grads

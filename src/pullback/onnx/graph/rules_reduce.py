@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
 from pullback.onnx.graph.rules_window import spread
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView
 
 AXES_AS_INPUT = 18  # since when reductions other than ReduceSum take their axes as an input
@@ -84,4 +85,4 @@ def arg_extreme_of(n: NodeView, place: int) -> Value:
     hits = [n.g.number(n.op.Equal(n.input(i), n.y), n.y) for i in range(len(n.node.inputs))]
     if len(hits) == 1:
         return n.dy
-    return n.dy * hits[place] / n.op.Sum(*hits)  # type: ignore[no-any-return]
+    return n.dy * hits[place] / n.op.Sum(*hits)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from onnx import TensorProto
 
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView, reduced_to
 
 END = np.iinfo(np.int64).max
@@ -20,8 +22,7 @@ def reshape(n: NodeView) -> Value:
 
 def transpose(n: NodeView) -> Value:
     perm = n.attr("perm") or list(range(n.rank()))[::-1]
-    dx: Value = n.op.Transpose(n.dy, perm=[perm.index(axis) for axis in range(len(perm))])
-    return dx
+    return n.op.Transpose(n.dy, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
 def concat(n: NodeView) -> Sequence[Value | None]:
@@ -34,8 +35,7 @@ def concat(n: NodeView) -> Sequence[Value | None]:
     else:
         axis_alone = n.g.constant([axis])
         split = n.op.Concat(*(n.op.Gather(n.g.shape_of(each), axis_alone) for each in n.inputs if each), axis=0)
-    parts: Sequence[Value] = n.op.Split(n.dy, split, outputs=len(sizes), axis=axis)
-    return parts
+    return n.g.all_of("Split", "", (n.dy, split), len(sizes), axis=axis)
 
 
 def split(n: NodeView) -> Value:
@@ -48,23 +48,48 @@ def split(n: NodeView) -> Value:
                 raise n.refuse("an output without a name stands between those in use")
             dy = n.op.Expand(n.zero(n.x), n.g.shape_of(y))
         parts.append(dy)
-    dx: Value = n.op.Concat(*parts, axis=n.attr("axis", 0)) if len(parts) > 1 else parts[0]
-    return dx
+    return n.op.Concat(*parts, axis=n.attr("axis", 0)) if len(parts) > 1 else parts[0]
 
 
 def slice_(n: NodeView) -> Value:
-    dx: Value = n.ms.SliceGrad(n.dy, n.g.shape_of(n.x), *n.inputs[1:])
-    return dx
+    return n.ms.SliceGrad(n.dy, n.g.shape_of(n.x), *n.inputs[1:])
 
 
 def gather(n: NodeView) -> Value:
-    dx: Value = n.ms.GatherGrad(n.g.shape_of(n.x), n.b, n.dy, **n.attributes("axis"))
-    return dx
+    return n.ms.GatherGrad(n.g.shape_of(n.x), n.b, n.dy, **n.attributes("axis"))
 
 
 def gather_elements(n: NodeView) -> Value:
-    dx: Value = n.ms.GatherElementsGrad(n.dy, n.g.shape_of(n.x), n.b, **n.attributes("axis"))
-    return dx
+    return n.ms.GatherElementsGrad(n.dy, n.g.shape_of(n.x), n.b, **n.attributes("axis"))
+
+
+def gather_nd(n: NodeView) -> Value:
+    return n.ms.GatherNDGrad(n.g.shape_of(n.x), n.b, n.dy, batch_dims=n.attr("batch_dims", 0))
+
+
+def top_k(n: NodeView) -> Value:
+    places = n.output(1, "_places", TensorType(TensorProto.INT64, n.y.shape))
+    return n.ms.GatherElementsGrad(n.dy, n.g.shape_of(n.x), places, axis=n.attr("axis", -1))
+
+
+def scatter_into(n: NodeView) -> Value:
+    """ScatterElements and ScatterND, of what is scattered into: nothing where it was written over."""
+    reduction = n.attr("reduction", "none")
+    if reduction == "add":
+        return n.dy
+    if reduction != "none":
+        raise n.refuse(f"reduction {reduction!r} has no gradient here")
+    zeros = n.op.Expand(n.zero(n.x), n.g.shape_of(n.input(2)))
+    return (n.op.ScatterND if n.node.op_type == "ScatterND" else n.op.ScatterElements)(n.dy, n.b, zeros, **n.attributes("axis"))
+
+
+def scattered(n: NodeView) -> Value:
+    """ScatterElements and ScatterND, of the values that are scattered."""
+    if n.attr("reduction", "none") not in ("none", "add"):
+        raise n.refuse(f"reduction {n.attr('reduction')!r} has no gradient here")
+    if n.node.op_type == "ScatterND":
+        return n.op.GatherND(n.dy, n.b)
+    return n.op.GatherElements(n.dy, n.b, **n.attributes("axis"))
 
 
 def expand(n: NodeView) -> Value:
@@ -91,29 +116,27 @@ def tile(n: NodeView) -> Value:
 def pad(n: NodeView) -> Value:
     """Constant padding is cut off again; other modes add what lies in the padding to where it was copied from."""
     if n.attr("mode", "constant") != "constant":
-        return n.own.PadGrad(n.dy, n.b, n.given(3), mode=n.attr("mode"), shape_of=n.x.name)  # type: ignore[no-any-return]
+        return n.own.PadGrad(n.dy, n.b, n.given(3), mode=n.attr("mode"), shape_of=n.x.name)
     pads, axes = n.constant(1), n.constant(3)
     along = list(range(n.rank())) if n.given(3) is None else None if axes is None else axes.tolist()
     if pads is None or along is None or min(pads.tolist(), default=0) < 0:
-        return n.op.Pad(n.dy, n.op.Neg(n.b), None, n.given(3))  # type: ignore[no-any-return]
+        return n.op.Pad(n.dy, n.op.Neg(n.b), None, n.given(3))
     lows, highs = np.split(pads, 2)
     cut = [i for i in range(len(along)) if lows[i] or highs[i]]
     if not cut:
         return n.dy
     lists = [lows[i] for i in cut], [-highs[i] if highs[i] else END for i in cut], [along[i] for i in cut]
-    dx: Value = n.op.Slice(n.dy, *(n.g.constant(each) for each in lists))
-    return dx
+    return n.op.Slice(n.dy, *(n.g.constant(each) for each in lists))
 
 
 def resize(n: NodeView) -> Value:
     sizes = [n.given(place) for place in (1, 2, 3)]
-    dx: Value = n.own.ResizeGrad(n.dy, *sizes, shape_of=n.x.name, **n.attributes(*RESIZE))
-    return dx
+    return n.own.ResizeGrad(n.dy, *sizes, shape_of=n.x.name, **n.attributes(*RESIZE))
 
 
 def depth_to_space(n: NodeView) -> Value:
     size = n.attr("blocksize")
-    dx: Value = n.op.SpaceToDepth(n.dy, blocksize=size)
+    dx = n.op.SpaceToDepth(n.dy, blocksize=size)
     if n.attr("mode", "DCR") == "DCR":
         return dx
     channels = n.x.shape[1] if n.x.shape else None
@@ -121,29 +144,24 @@ def depth_to_space(n: NodeView) -> Value:
         raise n.unknown("its number of channels")
     # SpaceToDepth puts the place in a block before the channel; CRD has it behind.
     order = np.arange(channels).reshape(size * size, -1).T.reshape(-1)
-    moved: Value = n.op.Gather(dx, n.g.constant(order), axis=1)
-    return moved
+    return n.op.Gather(dx, n.g.constant(order), axis=1)
 
 
 def cumsum(n: NodeView) -> Value:
     """Of sums from the start, the sums from the end."""
-    dx: Value = n.op.CumSum(n.dy, n.b, exclusive=n.attr("exclusive", 0), reverse=1 - n.attr("reverse", 0))
-    return dx
+    return n.op.CumSum(n.dy, n.b, exclusive=n.attr("exclusive", 0), reverse=1 - n.attr("reverse", 0))
 
 
 def trilu(n: NodeView) -> Value:
-    dx: Value = n.op.Trilu(n.dy, n.given(1), upper=n.attr("upper", 1))
-    return dx
+    return n.op.Trilu(n.dy, n.given(1), upper=n.attr("upper", 1))
 
 
 def cast(n: NodeView) -> Value:
     if n.dy.dtype == n.x.dtype:
         return n.dy
-    dx: Value = n.op.Cast(n.dy, to=n.x.dtype)
-    return dx
+    return n.op.Cast(n.dy, to=n.x.dtype)
 
 
 def dropout(n: NodeView) -> Value:
-    mask = n.output(1, "_mask", TensorType(9, n.x.shape))
-    dx: Value = n.ms.DropoutGrad(n.dy, mask, *n.inputs[1:])
-    return dx
+    mask = n.output(1, "_mask", TensorType(TensorProto.BOOL, n.x.shape))
+    return n.ms.DropoutGrad(n.dy, mask, *n.inputs[1:])

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from pullback.onnx.executor.registry import MICROSOFT
 from pullback.onnx.graph import functions
-from pullback.onnx.graph.emit import TensorType, Value
+from pullback.onnx.graph.emit import Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.view import NodeView
 
 CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -16,9 +18,7 @@ AVERAGE = ("auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_sh
 
 
 def conv(n: NodeView) -> Sequence[Value | None]:
-    wanted = (*n.wanted, False)[:3]
-    grads: Sequence[Value | None] = n.ms.ConvGrad(n.dy, n.x, n.b, outputs=wanted, **n.attributes(*CONV))
-    return grads
+    return n.g.several("ConvGrad", MICROSOFT, (n.dy, n.x, n.b), (*n.wanted, False)[:3], **n.attributes(*CONV))
 
 
 def max_pool(n: NodeView) -> Value:
@@ -30,13 +30,11 @@ def max_pool(n: NodeView) -> Value:
     else:
         order = n.attributes("storage_order")
     indices = n.output(1, "_mask", TensorType(TensorProto.INT64, n.y.shape))
-    dx: Value = n.op.MaxPoolGrad(n.dy, indices, shape_of=n.x.name, **order)
-    return dx
+    return n.op.MaxPoolGrad(n.dy, indices, shape_of=n.x.name, **order)
 
 
 def average_pool(n: NodeView) -> Value:
-    dx: Value = n.op.AveragePoolGrad(n.dy, shape_of=n.x.name, **n.attributes(*AVERAGE))
-    return dx
+    return n.op.AveragePoolGrad(n.dy, shape_of=n.x.name, **n.attributes(*AVERAGE))
 
 
 def global_average_pool(n: NodeView) -> Value:
@@ -48,8 +46,7 @@ def spread(n: NodeView, dy: Value, *, mean: bool) -> Value:
     if mean:
         scaled = dy * one_over_count(n, dy)
         dy = scaled if scaled is dy else n.g.typed(scaled, dy.type)
-    dx: Value = n.op.Expand(dy, n.g.shape_of(n.x))
-    return dx
+    return n.op.Expand(dy, n.g.shape_of(n.x))
 
 
 def one_over_count(n: NodeView, dy: Value) -> float | Value:
@@ -57,20 +54,19 @@ def one_over_count(n: NodeView, dy: Value) -> float | Value:
     g, x = n.g, n.x
     large, small = x.shape or (None,), dy.shape
     pairs = list(zip(large, (1,) * len(large) if small == () else small or (None,), strict=False))
-    if all(size == kept is not None or isinstance(size, int) and isinstance(kept, int) for size, kept in pairs):
-        return 1 / math.prod(size // kept for size, kept in pairs if isinstance(size, int) and isinstance(kept, int))
-    entries = g.right_after(x, lambda: g.number(g.op.Size(x), x))
+    numbers = [(size, kept) for size, kept in pairs if isinstance(size, int) and isinstance(kept, int)]
+    if len(numbers) + sum(isinstance(size, str) and size == kept for size, kept in pairs) == len(pairs):
+        return 1 / math.prod(size // kept for size, kept in numbers)
+    entries: Value = g.right_after(x, lambda: g.number(g.op.Size(x), x))
     return g.number(g.op.Size(dy), x) / entries
 
 
 def global_max_pool(n: NodeView) -> Value:
-    dx: Value = n.g.call("GlobalMaxPoolGrad", functions.global_max_pool_grad, n.dy, n.x)
-    return dx
+    return n.g.call("GlobalMaxPoolGrad", functions.global_max_pool_grad, n.dy, n.x)
 
 
 def lp_pool(n: NodeView) -> Value:
-    dx: Value = n.own.LpPoolGrad(n.dy, n.x, n.y, **n.attributes("p", *AVERAGE))
-    return dx
+    return n.own.LpPoolGrad(n.dy, n.x, n.y, **n.attributes("p", *AVERAGE))
 
 
 def conv_transpose(n: NodeView) -> Sequence[Value | None]:
@@ -79,11 +75,10 @@ def conv_transpose(n: NodeView) -> Sequence[Value | None]:
     """
     wanted = (*n.wanted, False)[:3]
     if "output_shape" in n.node.attrs or n.attr("auto_pad", "NOTSET").startswith("SAME"):
-        more = n.attributes("output_padding", "output_shape")
-        grads: Sequence[Value | None] = n.ms.ConvTransposeGrad(n.dy, n.x, n.b, outputs=wanted, **n.attributes(*CONV), **more)
-        return grads
+        attrs = n.attributes(*CONV, "output_padding", "output_shape")
+        return n.g.several("ConvTransposeGrad", MICROSOFT, (n.dy, n.x, n.b), wanted, **attrs)
     attrs = n.attributes(*CONV)
     dx = n.op.Conv(n.dy, n.b, **attrs) if wanted[0] else None
-    dw = n.ms.ConvGrad(n.x, n.dy, n.b, outputs=(False, True, False), **attrs)[1] if wanted[1] else None
+    dw = n.g.several("ConvGrad", MICROSOFT, (n.x, n.dy, n.b), (False, True, False), **attrs)[1] if wanted[1] else None
     db = n.g.sum_over(n.dy, [0, *range(2, n.rank())], keepdims=False) if wanted[2] else None
     return dx, dw, db

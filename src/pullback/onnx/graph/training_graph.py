@@ -16,10 +16,11 @@ from pullback.onnx.executor.read import read_node
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK
 from pullback.onnx.graph.choose import Names, chosen
 from pullback.onnx.graph.description import TrainingDescription, is_training_graph, write_description
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.graph.emit import Builder, Value
 from pullback.onnx.graph.losses import LOSSES, LossOptions
 from pullback.onnx.graph.prepare import Prepared, drop_unused, names_in, prepare
 from pullback.onnx.graph.rules import RULES, STOPS, Rule
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.onnx.graph.training_mode import to_training_mode
 from pullback.onnx.graph.view import NodeView
 from pullback.onnx.model_files import ModelLike, load_model
@@ -52,7 +53,7 @@ def training_graph(
     if is_training_graph(source):
         raise OnnxError("this model is a training graph already; give the model it was made from")
     ready = prepare(source)
-    reverse = _Reverse(ready, chosen(ready, trainable, frozen), asked=trainable is not None, weighted=weighted)
+    reverse = _Reverse(ready, chosen(ready, trainable, frozen), weighted)
     return reverse.run(loss, output, LossOptions(ignore_index, delta))
 
 
@@ -62,7 +63,6 @@ class _Reverse:
 
     ready: Prepared
     parameters: list[str]
-    asked: bool
     weighted: bool = False
     loss_weight: str | None = None
     gradients: dict[str, list[Value]] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class _Reverse:
     # the model
 
     def _trained(self, loss: str) -> list[str]:
-        """The parameters that got a gradient. One that was asked for by name and got none is an error."""
+        """The parameters that got a gradient: one on which the loss does not depend is not trained."""
         trained = [name for name in self.parameters if self.gradients.get(name) or name in self.final]
         if not trained:
             raise OnnxError(

@@ -7,8 +7,8 @@ import onnx
 from onnx import numpy_helper
 
 from pullback.onnx.executor.registry import MICROSOFT
-from pullback.onnx.graph.emit import TensorType
 from pullback.onnx.graph.prepare import Prepared
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.rules import Array
 
 SAVED = ("_saved_mean", "_saved_inv_std")
@@ -56,13 +56,13 @@ def _dropout(ready: Prepared, node: onnx.NodeProto) -> None:
     while len(node.input) < 3:
         node.input.append("")
     if not node.input[1]:
-        node.input[1] = _scalar(ready, "dropout_ratio", np.float32(0.5))
-    node.input[2] = _scalar(ready, "dropout_training", np.bool_(True))
+        node.input[1] = _scalar(ready, "dropout_ratio", np.array(0.5, np.float32))
+    node.input[2] = _scalar(ready, "dropout_training", np.array(True))
 
 
 def _scalar(ready: Prepared, name: str, value: Array) -> str:
     if name not in ready.tensors:
-        tensor = numpy_helper.from_array(np.asarray(value), name)
+        tensor = numpy_helper.from_array(value, name)
         ready.graph.initializer.append(tensor)
         ready.tensors[name] = tensor
         ready.types[name] = TensorType(tensor.data_type, ())

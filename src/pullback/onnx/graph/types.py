@@ -11,7 +11,7 @@ from onnx import shape_inference
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.read import opsets_of, read_node, static_shape
 from pullback.onnx.executor.registry import Node
-from pullback.onnx.graph.emit import Dim, Shape, TensorType
+from pullback.onnx.graph.tensor_type import Dim, Shape, TensorType
 from pullback.onnx.model_files import without_weights
 from pullback.window import span
 
@@ -83,7 +83,7 @@ def _windows(node: Node, shapes: Sequence[Shape]) -> Shape:
     """The shape of a window op's result, with formulas for open sizes."""
     x, rank = shapes[0], len(shapes[0]) - 2
     attrs: Mapping[str, Any] = node.attrs
-    kernel = attrs.get("kernel_shape") or (shapes[1][2:] if len(shapes) > 1 else ())
+    kernel: Sequence[Any] = attrs.get("kernel_shape") or (shapes[1][2:] if len(shapes) > 1 else ())
     if attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "") or attrs.get("ceil_mode", 0) or len(kernel) != rank:
         return (None,) * len(x)
     ones = [1] * rank

@@ -10,8 +10,9 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.registry import Node
-from pullback.onnx.graph.emit import Builder, TensorType, Value
+from pullback.onnx.executor.registry import MICROSOFT, Node
+from pullback.onnx.graph.emit import Builder, Value
+from pullback.onnx.graph.tensor_type import TensorType
 from pullback.rules import Array
 
 
@@ -95,7 +96,7 @@ class NodeView:
         return OnnxError(f"{self.node.title}: {why}; freeze the parameters before this node, or replace it")
 
     def axes(self, *, newer: int = 13) -> tuple[int, ...] | None:
-        """The axes of a reduction, Squeeze or the like: an attribute, from opset `newer` on an input; None for all, none negative."""
+        """The axes of a reduction: an attribute, from opset `newer` on an input; counted from the front, None for all."""
         given = self.attr("axes")
         if self.node.opset >= newer and len(self.node.inputs) > 1 and self.node.inputs[1]:
             known = self.constant(1)
@@ -141,7 +142,7 @@ def _settled(size: Any, full: Any) -> bool:
 
 def _reduced_in_the_run(g: Builder, value: Value, target: Value, whole: Value) -> Value:
     """By ONNX Runtime's BroadcastGradientArgs, which compares the shapes when they are there."""
-    axes, _ = g.ms.BroadcastGradientArgs(g.shape_of(target), g.shape_of(whole), outputs=2)
+    axes, _ = g.all_of("BroadcastGradientArgs", MICROSOFT, (g.shape_of(target), g.shape_of(whole)), 2)
     g.types[axes.name] = TensorType(TensorProto.INT64, (None,))
     summed = g.op.ReduceSum(value, axes, keepdims=1, noop_with_empty_axes=1)
     return g.typed(g.op.Reshape(summed, g.shape_of(target)), target.type)

@@ -35,7 +35,7 @@ def constant(node: Node) -> Array:
     raise refused(node, f"a constant of {', '.join(attrs) or 'nothing'}", "only tensors and numbers are supported")
 
 
-@op("ConstantOfShape")
+@op("ConstantOfShape", sized_by=(0,))
 def constant_of_shape(node: Node, shape: Array) -> Array:
     value = node.attr("value")
     if value is None:
@@ -53,7 +53,7 @@ def size(node: Node, x: Array) -> Array:
     return np.array(x.size, np.int64)
 
 
-@op("Range")
+@op("Range", sized_by=(0, 1, 2))
 def range_of(node: Node, start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (value.reshape(-1)[0] for value in (start, limit, delta))
     if step == 0:
@@ -88,7 +88,7 @@ def eye_like(node: Node, x: Array) -> Array:
     return np.eye(rows, columns, node.attr("k", 0), dtype=x.dtype if number is None else dtype_of(node, number))
 
 
-@op("OneHot")
+@op("OneHot", sized_by=(1,))
 def one_hot(node: Node, indices: Array, depth: Array, values: Array) -> Array:
     """Where an index beyond the depth would be, all is `off`."""
     count = int(scalar(depth, 0))

@@ -54,6 +54,8 @@ def relu_grad_of_sum(node: Node, a: Array, b: Array, y: Array, out: Array | None
 def conv_relu(node: Node, x: Array, w: Array, bias: Array) -> Array:
     """The bias and the ReLU of a convolution in one pass, where its result lies."""
     y = convolved(node, x, w)
+    if not y.size:
+        return y
     one, zero = np.ones_like(bias), np.zeros_like(bias)
     return training_kernels.normalize(y, zero, one, one, bias, relu=True, out=y)
 

@@ -32,14 +32,14 @@ def relu_grad(node: Node, dy: Array, y: Array, out: Array | None = None) -> Arra
 
 @op("LeakyReluGrad", domain=MICROSOFT)
 def leaky_relu_grad(node: Node, dy: Array, y: Array) -> Array:
-    slopes = np.where(y > 0, dy.dtype.type(1), dy.dtype.type(node.attr("alpha", 0.01)))
+    slopes: Array = np.where(y > 0, dy.dtype.type(1), dy.dtype.type(node.attr("alpha", 0.01)))
     slopes *= dy
     return slopes
 
 
 @op("SigmoidGrad", domain=MICROSOFT, overwrites=(0,))
 def sigmoid_grad(node: Node, dy: Array, y: Array, out: Array | None = None) -> Array:
-    slope = np.subtract(y.dtype.type(1), y, out=empty_like(y))
+    slope: Array = np.subtract(y.dtype.type(1), y, out=empty_like(y))
     slope *= y
     return np.multiply(dy, slope, out=result_like(dy, out))
 

@@ -22,7 +22,9 @@ def filter_from_kernel(df: Array, last: bool) -> Array:
 def _check(node: Node, dy: Array, expected: tuple[int, ...], x: Array, w: Array) -> None:
     if dy.shape != expected:
         raise refused(
-            node, f"dY has shape {dy.shape} but X {x.shape} and W {w.shape} give {expected}", "feed the gradient of this node's Y"
+            node,
+            f"dY has shape {dy.shape} but X {x.shape} and W {w.shape} give {expected}",
+            "feed the gradient of this node's Y",
         )
 
 

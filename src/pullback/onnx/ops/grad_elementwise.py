@@ -30,7 +30,7 @@ def hard_sigmoid_grad(node: Node, dy: Array, x: Array, alpha: Array, beta: Array
 @op("HardSwishGrad", domain=PULLBACK)
 def hard_swish_grad(node: Node, dy: Array, x: Array) -> Array:
     kind = x.dtype.type
-    slope = np.multiply(x, kind(1 / 3), out=empty_like(x))
+    slope: Array = np.multiply(x, kind(1 / 3), out=empty_like(x))
     slope += kind(0.5)
     np.copyto(slope, kind(1), where=x > 3)
     np.copyto(slope, kind(0), where=x < -3)

@@ -29,7 +29,7 @@ def layer_normalization_grad(
 def _through(dh: Array, h: Array, inverse: Array, axes: tuple[int, ...]) -> Array:
     """dX from the gradient of h = (x - mean) inverse: less its mean, and less h times the mean of dh h."""
     slope = (dh * h).mean(axis=axes, keepdims=True)
-    dx = dh - dh.mean(axis=axes, keepdims=True)
+    dx: Array = dh - dh.mean(axis=axes, keepdims=True)
     dx -= h * slope
     dx *= inverse
     return dx

@@ -59,4 +59,3 @@ def pad_grad(node: Node, dy: Array, pads: Array, axes: Array | None = None, *, s
             matrix[np.arange(source.size), source] = 1
             dx = _along(dx, axis, matrix)
     return dx if dx is not dy else dy.copy(order="K")
-

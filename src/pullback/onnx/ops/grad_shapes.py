@@ -55,9 +55,19 @@ def gather_grad(node: Node, shape: Array, indices: Array, dy: Array) -> Array:
 @op("GatherElementsGrad", domain=MICROSOFT)
 def gather_elements_grad(node: Node, dy: Array, shape: Array, indices: Array) -> Array:
     dx = np.zeros(ints(shape), dy.dtype)
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis_of(node, node.attr("axis", 0), dx.ndim)] = indices
     np.add.at(dx, tuple(places), dy)
+    return dx
+
+
+@op("GatherNDGrad", domain=MICROSOFT)
+def gather_nd_grad(node: Node, shape: Array, indices: Array, dy: Array) -> Array:
+    dx, batch = np.zeros(ints(shape), dy.dtype), node.attr("batch_dims", 0)
+    outer = tuple(
+        each.reshape(*each.shape, *(1,) * (indices.ndim - 1 - batch)) for each in np.indices(dx.shape[:batch], sparse=True)
+    )
+    np.add.at(dx, (*outer, *np.moveaxis(indices, -1, 0)), dy)
     return dx
 
 

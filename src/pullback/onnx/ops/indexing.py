@@ -67,13 +67,13 @@ def scatter_nd(node: Node, x: Array, indices: Array, updates: Array) -> Array:
     return _scattered(node, x, tuple(np.moveaxis(indices, -1, 0)), updates)
 
 
-@op("Compress")
+@op("Compress", sized_by=(1,))
 def compress(node: Node, x: Array, condition: Array) -> Array:
     axis = node.attr("axis")
     return np.compress(condition, x, axis=axis)
 
 
-@op("NonZero")
+@op("NonZero", sized_by=(0,))
 def non_zero(node: Node, x: Array) -> Array:
     return np.array(np.nonzero(np.atleast_1d(x)), np.int64).reshape(max(x.ndim, 1), -1)
 

@@ -80,9 +80,9 @@ def _group_means(x: Array, groups: int) -> Array:
     """The mean of each channel's group, (N, C, 1 ...)."""
     n, channels = x.shape[:2]
     if not x.size or x.ndim not in (3, 4, 5):
-        means = x.reshape(n, groups, -1).mean(2)
+        means = x.reshape(n, groups, math.prod(x.shape[1:]) // groups).mean(2)
     else:  # the mean over space by the kernels, on all threads
-        means = mean_over_space(x).reshape(n, groups, -1).mean(2)
+        means = mean_over_space(x).reshape(n, groups, channels // groups).mean(2)
     return np.asarray(means).repeat(channels // groups, axis=1).reshape(n, channels, *(1,) * (x.ndim - 2))
 
 

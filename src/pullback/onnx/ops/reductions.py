@@ -98,7 +98,7 @@ def _reduce(reduction: Callable[[Array, Axes, bool], Array], node: Node, x: Arra
 
 
 for _name, _reduction in REDUCTIONS.items():
-    op(_name)(partial(_reduce, _reduction))
+    op(_name, sized_by=(1,))(partial(_reduce, _reduction))
 
 
 def _arg(node: Node, x: Array, find: Any) -> Array:
@@ -141,7 +141,7 @@ def _running(node: Node, x: Array, axis: Array, accumulate: Any, start: int) -> 
     return np.flip(sums, along) if node.attr("reverse", 0) else sums
 
 
-@op("TopK")
+@op("TopK", sized_by=(1,))
 def top_k(node: Node, x: Array, k: Array) -> tuple[Array, Array]:
     """The largest or smallest entries of an axis, in order; of equal ones the earlier first."""
     axis, count = axis_of(node, node.attr("axis", -1), x.ndim), ints(k)[0]

@@ -185,7 +185,7 @@ def sampled(x: Array, samples: AxisSamples) -> Array:
     return result
 
 
-@op("Resize")
+@op("Resize", sized_by=(1, 2, 3))
 def resize(node: Node, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None) -> Array:
     if node.opset < RESIZE_BY_MODES:
         roi, scales = None, roi
@@ -201,6 +201,6 @@ def resize(node: Node, x: Array, roi: Array | None = None, scales: Array | None 
     return y if y is not x else x.copy(order="K")
 
 
-@op("Upsample")
+@op("Upsample", sized_by=(1,))
 def upsample(node: Node, x: Array, scales: Array | None = None) -> Array:
     return resize(node, x, None, scales) if node.opset >= RESIZE_BY_MODES else resize(node, x, scales)

@@ -39,7 +39,7 @@ def reshaped(node: Node, x: Array, shape: tuple[int, ...], *, zero_copies: bool)
     return shape
 
 
-@op("Reshape", views=(0,))
+@op("Reshape", views=(0,), sized_by=(1,))
 def reshape(node: Node, x: Array, shape: Array) -> Array:
     return x.reshape(reshaped(node, x, ints(shape), zero_copies=not node.attr("allowzero", 0)))
 
@@ -62,7 +62,7 @@ def _list(node: Node, given: Array | None, name: str, since: int) -> tuple[int, 
     return None if value is None else ints(value)
 
 
-@op("Squeeze", views=(0,))
+@op("Squeeze", views=(0,), sized_by=(1,))
 def squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
     wanted = _list(node, axes, "axes", LISTS_BY_INPUTS)
     if wanted is None:
@@ -70,13 +70,13 @@ def squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
     return x.squeeze(axes_of(node, wanted, x.ndim))
 
 
-@op("Unsqueeze", views=(0,))
+@op("Unsqueeze", views=(0,), sized_by=(1,))
 def unsqueeze(node: Node, x: Array, axes: Array | None = None) -> Array:
     wanted = _list(node, axes, "axes", LISTS_BY_INPUTS) or ()
     return np.expand_dims(x, axes_of(node, wanted, x.ndim + len(wanted)))
 
 
-@op("Expand", views=(0,))
+@op("Expand", views=(0,), sized_by=(1,))
 def expand(node: Node, x: Array, shape: Array) -> Array:
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, ints(shape)))
 
@@ -107,7 +107,7 @@ def part_sizes(node: Node, size: int, given: Array | None) -> tuple[int, ...]:
     return sizes
 
 
-@op("Split", views=(0,))
+@op("Split", views=(0,), sized_by=(1,))
 def split(node: Node, x: Array, sizes: Array | None = None) -> tuple[Array, ...]:
     axis = axis_of(node, node.attr("axis", 0), x.ndim)
     ends = np.cumsum(part_sizes(node, x.shape[axis], sizes))
@@ -138,7 +138,7 @@ def slices(
     return tuple(taken)
 
 
-@op("Slice", views=(0,))
+@op("Slice", views=(0,), sized_by=(1, 2, 3, 4))
 def slice_of(
     node: Node, x: Array, starts: Array | None = None, ends: Array | None = None, axes: Array | None = None,
     steps: Array | None = None,
@@ -146,7 +146,7 @@ def slice_of(
     return x[slices(node, x, starts, ends, axes, steps)]
 
 
-@op("Tile")
+@op("Tile", sized_by=(1,))
 def tile(node: Node, x: Array, repeats: Array) -> Array:
     return np.tile(x, ints(repeats))
 
@@ -179,7 +179,7 @@ def pad_mode(node: Node) -> str:
     return mode
 
 
-@op("Pad")
+@op("Pad", sized_by=(1, 3))
 def pad(node: Node, x: Array, pads: Array | None = None, value: Array | None = None, axes: Array | None = None) -> Array:
     widths, mode = pad_widths(node, x.ndim, pads, axes), pad_mode(node)
     if mode != "constant":
