@@ -15,7 +15,7 @@ from pullback import settings
 from pullback.cli.grads_command import add_graph_options, check_model, chosen_model
 from pullback.cli.output_files import check_written
 from pullback.cli.surroundings import INTERRUPTED
-from pullback.cli.train_files import RequestError, Written, files_of, need_onnx
+from pullback.cli.train_files import RequestError, Written, files_of, need
 from pullback.cli.train_inputs import data_of
 from pullback.cli.train_options import add_options, check_options, make_optimizer, make_schedule
 from pullback.cli.train_progress import Display, Interruption, ending_between_steps
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         check_options(options)
         check_model(options.model)
-        need_onnx()
+        need("onnx", "safetensors")
         schedule = make_schedule(options.schedule, options.epochs, options.warmup)
         ranks = world()
         if ranks is None or ranks.first:
