@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pullback.cli.bench_options import add_theme, themed_files
 from pullback.cli.console import print_table
 from pullback.cli.output_files import check_written
-from pullback.cli.train_files import need_onnx
+from pullback.cli.train_files import need
 
 if TYPE_CHECKING:
     from pullback.onnx.drawing.stages import Stage, Stages
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         check_model(options.model)
-        need_onnx()
+        need("onnx")
         check_written([options.out, options.picture])
         if options.picture is not None:
             from pullback.pictures.files import check_suffix

@@ -14,7 +14,7 @@ import numpy as np
 
 from pullback.cli.grads_command import add_graph_options, check_model
 from pullback.cli.surroundings import INTERRUPTED
-from pullback.cli.train_files import RequestError, Written, files_of, need_onnx, prepare_files
+from pullback.cli.train_files import RequestError, Written, files_of, need, prepare_files
 from pullback.cli.train_inputs import data_of
 from pullback.cli.train_options import EPOCHS, add_options, check_options, make_schedule
 from pullback.cli.train_progress import Display, Interruption, ending_between_steps
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         quiet = ranks is not None and not ranks.first
         check_options(options)
         check_model(options.model)
-        need_onnx()
+        need("onnx", "safetensors")
         make_schedule(options, options.epochs or EPOCHS)
         written = files_of(options.model, options.into, options.out, options.checkpoint, options.curves)
     except (ValueError, ImportError, OSError) as error:

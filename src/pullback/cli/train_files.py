@@ -11,6 +11,7 @@ from pullback.onnx.train.checkpoint import summary_path
 
 DIGITS = "digits"
 PICTURES = (".png", ".svg")
+INSTALL = "pip install 'pullback[train]'"  # all that training from the shell uses
 
 
 class RequestError(ValueError):
@@ -26,24 +27,28 @@ class Written:
     curves: Path | None
 
 
-def need_onnx() -> None:
-    """An ImportError that says what to install."""
-    if find_spec("onnx") is None or find_spec("safetensors") is None:
-        raise ImportError("this needs onnx and safetensors: pip install 'pullback[train]'")
+def need(*packages: str) -> None:
+    """An ImportError that says what to install, where a package is missing."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"this needs {' and '.join(missing)}: {INSTALL}", name=missing[0])
 
 
 def files_of(model: Path | None, into: Path, out: Path | None, checkpoint: Path | None, curves: Path | None) -> Written:
-    """Names that are not given come from that of the model: digits.onnx, digits.safetensors, digits-curves.png."""
+    """Names that are not given come from that of the model: digits.onnx, digits.safetensors, digits-curves.png.
+
+    Curves that are asked for need matplotlib; those that come unasked are left out without it.
+    """
     if out is not None and (out.is_dir() or not out.name):
         raise ValueError(f"--out {out}: that is a folder; --into {out} writes there")
+    if curves is not None:
+        need("matplotlib")
     stem = f"{model.stem}-trained" if model is not None else DIGITS
     written = out or into / f"{stem}.onnx"
     picture = curves or written.with_name(f"{written.stem}-curves.png")
     if picture.suffix not in PICTURES:
         raise ValueError(f"--curves {picture}: a picture is a {' or '.join(PICTURES)} file")
     can_draw = find_spec("matplotlib") is not None
-    if curves is not None and not can_draw:
-        raise ImportError(f"--curves {curves} needs matplotlib: pip install 'pullback[train]'")
     found = Written(written, checkpoint or written.with_suffix(".safetensors"), picture if can_draw else None)
     files = [found.model, found.checkpoint, summary_path(found.checkpoint), picture]
     twice = next((path for path in files if files.count(path) > 1), None)

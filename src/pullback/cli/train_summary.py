@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from pullback import settings
 from pullback.cli.console import print_table
-from pullback.cli.train_files import Written
+from pullback.cli.train_files import INSTALL, Written
 from pullback.cli.train_progress import figure
 from pullback.onnx.drawing.curves import VALID, figure_names
 
 if TYPE_CHECKING:
     from pullback.onnx.train.mpi import Ranks
     from pullback.onnx.train.trainer import Trainer
-
-NO_CURVES = "none: they need matplotlib, pip install 'pullback[train]'"
 
 
 def print_beginning(options: argparse.Namespace, trainer: Trainer, ranks: Ranks | None) -> None:
@@ -49,7 +47,7 @@ def print_summary(options: argparse.Namespace, trainer: Trainer, written: Writte
     print_table("", (f"after epoch {kept}", "training data", "held-out data"), rows)
     print(f"model       {written.model}")
     print(f"checkpoint  {written.checkpoint}")
-    print(f"curves      {written.curves or NO_CURVES}")
+    print(f"curves      {written.curves or f'none: they need matplotlib, {INSTALL}'}")
     print("\nwhat to do next:")
     print(f"  train on      the same command with --epochs {2 * options.epochs} --resume")
     print(

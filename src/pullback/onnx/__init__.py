@@ -54,6 +54,12 @@ def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         unknown_name(name, __all__)
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{home}")
+    except ImportError as error:
+        if error.name != "onnx":
+            raise
+        raise ImportError(f"pullback.onnx.{name} needs onnx: pip install 'pullback[onnx]'", name="onnx") from None
+    value = getattr(module, name)
     globals()[name] = value
     return value
