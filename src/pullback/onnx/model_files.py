@@ -10,6 +10,7 @@ from typing import Any
 from pullback.extras import missing
 from pullback.onnx.atomic_file import flush_folder, write_atomically
 from pullback.onnx.errors import OnnxError
+from pullback.shown import shown
 
 try:
     import onnx
@@ -49,7 +50,14 @@ def _read(source: ModelLike) -> onnx.ModelProto:
         return model
     if isinstance(source, bytes | bytearray | memoryview):
         return _parse(bytes(source), "these bytes")
+    if not isinstance(source, str | os.PathLike):
+        raise OnnxError(
+            f"the model is {shown(source)}; it must be a path, the bytes of a file or a ModelProto. "
+            "torch.onnx.export makes a file of a PyTorch model"
+        )
     path = Path(source)
+    if path.suffix == ".safetensors":
+        raise OnnxError(f"'{path}' is a checkpoint, not an ONNX file: px.Trainer.load(path) reads it (pullback train --resume)")
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -81,7 +89,9 @@ def _read_external(model: onnx.ModelProto, path: Path) -> None:
         file = path.parent / where.get("location", "")
         end = int(where.get("offset", 0)) + int(where.get("length", 0))
         if not file.is_file():
-            raise OnnxError(f"the model {path} keeps the weights '{tensor.name}' in the file {file}, which is not there")
+            raise OnnxError(
+                f"the model {path} keeps the weights '{tensor.name}' in the file {file}, which is not there: put it there"
+            )
         if file.stat().st_size < end:
             raise OnnxError(
                 f"the file {file} has {file.stat().st_size:,} bytes, but '{tensor.name}' of {path} ends at byte {end:,}: "

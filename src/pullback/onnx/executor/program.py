@@ -187,7 +187,8 @@ class Program:
         collected = {}
         for name in self.outputs:
             if name in results:
-                collected[name] = results[name].copy(order="K") if name in plan.shared else results[name]
+                shared = name in plan.shared or not results[name].flags.writeable  # that is a stretched view
+                collected[name] = results[name].copy(order="K") if shared else results[name]
                 continue
             collected[name] = np.array(given[name] if name in given else self._defaults[name])
             if on_output is not None:

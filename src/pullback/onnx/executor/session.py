@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.nearest import did_you_mean
+from pullback.onnx.checks import array_of
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
@@ -59,12 +60,13 @@ class Session:
 def check_feeds(known: Mapping[str, Argument], required: Sequence[str], inputs: Any) -> dict[str, Array]:
     """The inputs as arrays, if there are all that are needed, of the declared types and sizes."""
     if not isinstance(inputs, Mapping):
-        raise OnnxError(f"inputs must be a mapping of names to arrays, like {{{required[0]!r}: x}}, not {shown(inputs)}")
+        like = ", ".join(f"{name!r}: array" for name in required[:1])
+        raise OnnxError(f"inputs must be a mapping of names to arrays, like {{{like}}}, not {shown(inputs)}")
     feeds = {}
     for name, value in inputs.items():
         if name not in known:
             raise OnnxError(f"there is no input {shown(name)}{did_you_mean(name, tuple(required), 'The inputs')}")
-        feeds[name] = _checked(known[name], np.asarray(value))
+        feeds[name] = _checked(known[name], np.asarray(array_of(f"input '{name}'", value)))
     missing = [name for name in required if name not in feeds]
     if missing:
         raise OnnxError(f"input '{missing[0]}' is missing; the inputs are {', '.join(required)}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from pullback.nearest import nearest
+from pullback.onnx.checks import names_of
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.graph.prepare import RUNNING_STATISTICS, WEIGHT_PLACES, Prepared
 from pullback.onnx.graph.untie import filled, torch_tensors
@@ -44,9 +45,8 @@ def _constants_of_torch(ready: Prepared) -> set[str]:
 
 
 def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
-    given = [patterns] if isinstance(patterns, str) else list(patterns or ())
     found: set[str] = set()
-    for pattern in given:
+    for pattern in names_of(argument, patterns):
         hits = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
         if not hits:
             near = nearest(pattern, names)

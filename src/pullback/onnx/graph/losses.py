@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx import TensorProto
 
+from pullback.onnx.checks import number, whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.graph.emit import Builder, Value
 from pullback.onnx.graph.tensor_type import TensorType
@@ -19,6 +20,13 @@ class LossOptions:
 
     ignore_index: int | None = None
     delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.ignore_index is not None:
+            whole("training_graph", "ignore_index", self.ignore_index, -(2**63))
+        number("training_graph", "delta", self.delta)
+        if not self.delta:
+            raise OnnxError("training_graph: delta is 0; the Huber loss needs a number above it")
 
 
 @dataclass(frozen=True)

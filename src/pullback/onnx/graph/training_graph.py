@@ -111,7 +111,7 @@ class _Reverse:
     def _seed(self, loss: str, output: str | None, options: LossOptions) -> tuple[str, str | None]:
         """Append the loss; its name and that of the target."""
         own = [value.name for value in self.graph.output]
-        if loss not in LOSSES:
+        if not isinstance(loss, str) or loss not in LOSSES:
             if loss not in own:
                 known = [*LOSSES, *own]
                 raise OnnxError(f"no loss and no output of the model is called {loss!r}{did_you_mean(loss, known, 'Known')}")

@@ -40,11 +40,11 @@ def group_normalization_grad(
     node: Node, dy: Array, x: Array, scale: Array, groups: Array, epsilon: Array
 ) -> tuple[Array, Array, Array]:
     """Of GroupNormalization with one scale for each channel; `groups` is the shape (0, groups, -1). Instances: a group each."""
-    parts, axes = grouped(x, int(groups[1]))
+    last = channels_last(x)  # of one channel or one cell, x and what is made of it may look to lie differently
+    parts, axes = grouped(x, int(groups[1]), last)
     h, _, inverse = normalized(parts, axes, float(epsilon))
-    dh, _ = grouped(np.multiply(dy, by_channel(scale, x.ndim), out=empty_like(x)), int(groups[1]))
+    dh, _ = grouped(np.multiply(dy, by_channel(scale, x.ndim), out=empty_like(x)), int(groups[1]), last)
     dx = _through(dh, h, inverse, axes)
-    last = channels_last(x)
     whole, back = (from_kernel(part.reshape(for_kernel(x, last).shape), last) for part in (h, dx))
     return back, channel_sums(dy * whole), channel_sums(dy)
 

@@ -67,11 +67,11 @@ def rms_normalization(node: Node, x: Array, scale: Array) -> Array:
     return y.astype(x.dtype, copy=False)
 
 
-def grouped(x: Array, groups: int) -> tuple[Array, tuple[int, ...]]:
-    """x with its channels in groups and its cells in one axis, a view where x lies well, and the axes of one group."""
+def grouped(x: Array, groups: int, last: bool) -> tuple[Array, tuple[int, ...]]:
+    """x with its channels in groups and its cells in one axis, and the axes of one group; a view where x lies as `last` says."""
     n, channels = x.shape[:2]
     cells = math.prod(x.shape[2:])
-    if channels_last(x):
+    if last:
         return for_kernel(x, True).reshape(n, cells, groups, channels // groups), (1, 3)
     return x.reshape(n, groups, channels // groups * cells), (2,)
 

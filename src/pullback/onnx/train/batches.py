@@ -106,6 +106,8 @@ class GivenBatches:
 
     def batches(self, epoch: int | None, start: int = 0, needed: Needed | None = None) -> Iterator[Batch]:
         source = self.source() if callable(self.source) else self.source
+        if not isinstance(source, Iterable):
+            raise OnnxError(f"the function that gives the data gave {shown(source)}, which is no iterable of batches")
         if isinstance(source, Iterator) and not callable(self.source):
             if self.used:
                 raise OnnxError(
@@ -125,5 +127,8 @@ class GivenBatches:
             alone = isinstance(entry, tuple | list) and len(entry) == 1
             return Batch(entry[0] if alone else entry, None, None, number)
         if not isinstance(entry, tuple | list) or len(entry) != 2:
-            raise OnnxError(f"batch {number} is {shown(entry)}; it must be a pair (inputs, target)")
+            raise OnnxError(
+                f"batch {number} is {shown(entry)}; it must be a pair (inputs, target); "
+                "whole arrays are given as a tuple, (x, target)"
+            )
         return Batch(entry[0], entry[1], None, number)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pullback.nearest import did_you_mean
+from pullback.onnx.checks import whole
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import DATA
 from pullback.onnx.train.batches import Data, RowData
-from pullback.onnx.train.checks import whole
 from pullback.onnx.train.history import History
 from pullback.onnx.train.images import ImageFolder
+from pullback.shown import shown
 
 if TYPE_CHECKING:
     from pullback.onnx.train.trainer import Trainer
@@ -38,6 +40,8 @@ def fit(
     on_epoch: OnEpoch | None,
 ) -> History:
     """See Trainer.fit."""
+    if not isinstance(epochs, int) and hasattr(epochs, "__len__"):
+        raise OnnxError(f"fit: epochs is {shown(epochs)}; {DATA}")
     end = trainer.epoch + whole("fit", "epochs", epochs, 0)
     if patience is not None:
         whole("fit", "patience", patience, 1)
@@ -45,6 +49,11 @@ def fit(
         whole("fit", "checkpoint_steps", checkpoint_steps, 1)
         if checkpoint is None:
             raise OnnxError("fit: checkpoint_steps needs a path to write to, as checkpoint='run.safetensors'")
+    if checkpoint is not None and not Path(checkpoint).absolute().parent.is_dir():
+        raise OnnxError(f"fit: there is no folder '{Path(checkpoint).parent}' to write the checkpoint to")
+    for name, called in (("on_step", on_step), ("on_epoch", on_epoch)):
+        if called is not None and not callable(called):
+            raise OnnxError(f"fit: {name} is {shown(called)}; it must be a function of the trainer")
     opened = trainer.open_data(data, batch_size, training=True)
     _check_position(trainer, opened)
     validation = None if valid is None else trainer.open_data(valid, batch_size, training=False)

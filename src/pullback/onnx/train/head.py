@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from pullback.onnx.checks import whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.model_files import load_model
-from pullback.onnx.train.checks import whole
 from pullback.onnx.train.inference_model import places_of
 from pullback.rules import Array
 
@@ -27,6 +27,7 @@ def replace_head(model: Any, classes: int, seed: int = 0) -> onnx.ModelProto:
     The weights are drawn as PyTorch does for linear layers: uniform within 1 / sqrt(inputs), in an order that `seed` decides.
     """
     whole("replace_head", "classes", classes, 1)
+    whole("replace_head", "seed", seed, 0)
     proto = load_model(model)
     return _Head(proto).replaced(classes, seed)
 
@@ -113,7 +114,7 @@ class _Head:
             if (sizes[1:] == old).any():
                 self._check_shared(shape_name)
                 self._set(shape_name, np.where((sizes == old) & (np.arange(sizes.size) > 0), classes, sizes))
-        self._fix_shapes(old, classes)
+        self._fix_shapes(old, classes, {name, *biases})
         return self.model
 
     def _check_shared(self, name: str) -> None:
@@ -128,9 +129,9 @@ class _Head:
             if value.name == name:
                 value.CopyFrom(helper.make_tensor_value_info(name, tensor.data_type, values.shape))
 
-    def _fix_shapes(self, old: int, classes: int) -> None:
-        """The outputs' declared shapes; what is declared inside the graph after the layer goes, and is inferred anew."""
-        changed = set(self.between) | set(self.layer.output)
+    def _fix_shapes(self, old: int, classes: int, weights: set[str]) -> None:
+        """The outputs' declared shapes; what is declared of weights and inside the graph after the layer is inferred anew."""
+        changed = set(self.between) | set(self.layer.output) | weights
         output = self.graph.output[0]
         axes = output.type.tensor_type.shape.dim
         for place, axis in enumerate(axes):

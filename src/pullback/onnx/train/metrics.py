@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,8 @@ def find_metrics(asked: Sequence[Any] | None, loss: str) -> tuple[Metric, ...]:
     """Metrics by name or as functions; None: those that go with the loss."""
     if isinstance(asked, str | Metric) or callable(asked):
         asked = (asked,)
+    if asked is not None and not isinstance(asked, Iterable):
+        raise OnnxError(f"metrics is {shown(asked)}; it must be a list of names or functions, as ['accuracy']")
     found = []
     for each in OF_LOSS.get(loss, ()) if asked is None else asked:
         if isinstance(each, Metric):

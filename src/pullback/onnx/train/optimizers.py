@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pullback.onnx.checks import number
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.checks import number
+from pullback.onnx.hints import hinted
 from pullback.rules import Array
 from pullback.training_kernels import adam_step, sgd_step
 
@@ -35,6 +36,7 @@ class Optimizer:
         raise NotImplementedError
 
 
+@hinted
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, as torch.optim.SGD."""
@@ -73,6 +75,7 @@ class SGD(Optimizer):
         )
 
 
+@hinted
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam, as torch.optim.Adam: weight decay is a part of the gradient."""
@@ -117,6 +120,7 @@ class Adam(Optimizer):
         )
 
 
+@hinted
 @dataclass(frozen=True)
 class AdamW(Adam):
     """Adam with weight decay beside the gradient, as torch.optim.AdamW."""

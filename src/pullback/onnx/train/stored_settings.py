@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from pullback.nearest import nearest
+from pullback.onnx.checks import names_of, number, whole
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.checks import number, whole
 from pullback.onnx.train.metrics import METRICS, Metric, find_metrics
 from pullback.onnx.train.optimizers import OPTIMIZERS, SGD, Optimizer
 from pullback.onnx.train.schedules import SCHEDULES, Constant, Schedule
@@ -32,8 +33,9 @@ class Settings:
     metrics: tuple[Metric, ...]
 
 
-def _names(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _meant(value: Any, kinds: Mapping[str, Any], usual: str) -> str:
+    """The kind that a name, or a class instead of an object of it, probably stands for."""
+    return nearest(value.__name__ if isinstance(value, type) else value, list(kinds)) or usual
 
 
 def checked_settings(
@@ -49,13 +51,17 @@ def checked_settings(
     metrics: Sequence[Any] | None,
 ) -> Settings:
     """The settings, if they make sense."""
+    if not isinstance(loss, str):
+        raise OnnxError(f"Trainer: loss is {shown(loss)}; it must be the name of a loss or of an output of the model")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise OnnxError(
-            f"Trainer: optimizer is {shown(optimizer)}; it must be one of {', '.join(OPTIMIZERS)}, as px.SGD(lr=0.05)"
+            f"Trainer: optimizer is {shown(optimizer)}; write it as optimizer=px.{_meant(optimizer, OPTIMIZERS, 'SGD')}(lr=0.05). "
+            f"There are {', '.join(OPTIMIZERS)}"
         )
     if schedule is not None and not isinstance(schedule, Schedule):
         raise OnnxError(
-            f"Trainer: schedule is {shown(schedule)}; it must be one of {', '.join(SCHEDULES)}, or a Schedule of your own"
+            f"Trainer: schedule is {shown(schedule)}; write it as schedule=px.{_meant(schedule, SCHEDULES, 'Cosine')}(10), over 10 "
+            f"epochs. There are {', '.join(SCHEDULES)}, and Schedules of your own"
         )
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None:
@@ -64,8 +70,8 @@ def checked_settings(
         loss,
         STANDARD if optimizer is None else optimizer,
         whole("Trainer", "seed", seed, 0),
-        None if trainable is None else _names(trainable),
-        _names(frozen),
+        None if trainable is None else names_of("trainable", trainable),
+        names_of("frozen", frozen),
         Constant() if schedule is None else schedule,
         clip_norm,
         clip_value,

@@ -1,12 +1,16 @@
-"""Checks of the numbers in settings: each refusal names the setting, its value and the range."""
+"""Checks of numbers, names and arrays that users give: each refusal names the argument, its value and what it must be."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from pullback.onnx.errors import OnnxError
+from pullback.rules import Array
 from pullback.shown import shown
 
 
@@ -21,6 +25,23 @@ def number(who: str, name: str, value: Any, least: float = 0.0, most: float = ma
         fits = False
     if not fits:
         raise OnnxError(f"{who}: {name} is {shown(value)}; it must be a number, {bounds}")
+
+
+def array_of(what: str, value: Any) -> Array:
+    """A value as an array; a subclass, such as a mapped file, as it is."""
+    try:
+        return np.asanyarray(value)
+    except ValueError as error:
+        raise OnnxError(f"{what} is no array: {error}") from error
+
+
+def names_of(argument: str, value: Any) -> tuple[str, ...]:
+    """One name or pattern, or several; None is none."""
+    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable | None) else tuple(value or ())
+    for name in names:
+        if not isinstance(name, str):
+            raise OnnxError(f"{argument} has {shown(name)} for a parameter; give names or patterns, as {argument}=['layer4.*']")
+    return names
 
 
 def whole(who: str, name: str, value: Any, least: int) -> int:
