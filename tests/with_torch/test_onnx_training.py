@@ -14,7 +14,7 @@ from training_pairs import autograd, check_gradients, check_model, for_training,
 
 import pullback.onnx as px
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_thread")]
 
 NAMES = ("lenet", "vgg11", "resnet18", "mobilenet_v2", "unet3d")
 DTYPES = (torch.float32, torch.float64)
