@@ -126,3 +126,15 @@ def net3d(batch=2, size=8, **options):
     x = m.op("Relu", m.norm(m.conv(x, "conv2", 4, 6, 3, rank=3, bias=False), "bn2", 6))
     x = m.op("Flatten", m.op("GlobalAveragePool", x))
     return m.proto(m.linear(x, "fc", 6, 4))
+
+
+def branching(m, condition):
+    """A model that ends with -x or |x|, as a condition says."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node(op, ["x"], ["y"])], op, [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        )
+        for op in ("Neg", "Abs")
+    ]
+    m.output(m.op("If", condition, name="chosen", then_branch=branches[0], else_branch=branches[1]))
+    return m.proto()

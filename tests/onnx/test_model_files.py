@@ -5,10 +5,10 @@ import os
 import numpy as np
 import onnx
 import pytest
-from networks import Model, lenet
-from onnx import TensorProto, helper
+from networks import Model, branching, lenet
+from onnx import TensorProto
 
-from pullback.onnx import OnnxError, model_files
+from pullback.onnx import OnnxError, Session, model_files
 from pullback.onnx.model_files import load_model, save_model
 
 
@@ -69,16 +69,20 @@ def test_what_the_checker_refuses():
         load_model(model)
 
 
+def test_a_branch_on_a_known_size_is_taken():
+    """The size of an axis beside an open one, as PyTorch's exporter asks for it."""
+    m, x = Model(), np.array([[1.0, -2.0, 3.0]], np.float32)
+    size = m.op("Gather", m.op("Shape", m.input("x", ["N", 3])), m.tensor("one", np.array(1)))
+    model = branching(m, m.op("Equal", size, m.tensor("three", np.array(3))))
+    np.testing.assert_array_equal(Session(model).run(None, {"x": x})[0], -x)
+
+
 def test_control_flow():
     m = Model()
-    condition = m.tensor("condition", np.array(True))
-    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "branch", [],
-                               [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])  # fmt: skip
     m.input("x", [2])
-    y = m.op("If", condition, then_branch=branch, else_branch=branch)
-    m.output(y, [2])
-    with pytest.raises(OnnxError, match=r"\(If, output 't1'\): control flow is not supported"):
-        load_model(m.proto())
+    model = branching(m, m.input("condition", [], TensorProto.BOOL))
+    with pytest.raises(OnnxError, match=r"\(If, output 'chosen'\): control flow is not supported"):
+        load_model(model)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):

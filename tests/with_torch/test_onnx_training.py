@@ -58,7 +58,7 @@ def test_gradients_of_an_export_in_evaluation_mode() -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "unet3d"])
 def test_running_statistics(name: str) -> None:
-    """Means are PyTorch's. ONNX defines the next variance by that of the batch, PyTorch by the estimate, n / (n - 1) times as large."""
+    """Means are PyTorch's. ONNX takes the variance of the batch, PyTorch the estimate, which is n / (n - 1) times as large."""
     model, x, target = pair(name, torch.float64)
     counts: dict[str, int] = {}
     for key, module in model.named_modules():
@@ -77,9 +77,7 @@ def test_running_statistics(name: str) -> None:
         np.testing.assert_allclose(trainer.running[variance], old + (after[variance] - old) * (n - 1) / n, rtol=1e-9)
 
 
-def both_train(
-    name: str, dtype: torch.dtype, ours: Any, theirs: Any, steps: int
-) -> tuple[list[float], list[float]]:
+def both_train(name: str, dtype: torch.dtype, ours: Any, theirs: Any, steps: int) -> tuple[list[float], list[float]]:
     """The losses of every step of ours and of PyTorch's, after which the parameters are the same."""
     model, x, target = pair(name, dtype)
     trainer = px.Trainer(for_training(model, x, opset=17, dynamic=(0,)), optimizer=ours)

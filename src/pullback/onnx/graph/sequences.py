@@ -22,7 +22,9 @@ def write_out_sequences(model: onnx.ModelProto) -> None:
         return
     fold_constants(model)
     graph, types = model.graph, types_of(model)
-    known: dict[str, Array] = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) < 2}
+    known: dict[str, Array] = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if len(tensor.dims) < 2
+    }
     known |= {node.output[0]: value_of_constant(node) for node in graph.node if node.op_type == "Constant"}
     nodes: list[onnx.NodeProto] = []
     taken: set[str] = set()
@@ -54,9 +56,7 @@ def _sizes(node: onnx.NodeProto, whole: int, known: dict[str, Array]) -> list[in
     return [min(int(split), whole - start) for start in range(0, whole, int(split))]
 
 
-def _split(
-    node: onnx.NodeProto, sizes: list[int], readers: Sequence[tuple[onnx.NodeProto, int]]
-) -> list[onnx.NodeProto]:
+def _split(node: onnx.NodeProto, sizes: list[int], readers: Sequence[tuple[onnx.NodeProto, int]]) -> list[onnx.NodeProto]:
     """Split, and for each reader its part under the name that it gives it."""
     sequence, axis = node.output[0], _attribute(node, "axis", 0)
     parts = [f"{sequence}_{number}" for number in range(len(sizes))]

@@ -17,6 +17,7 @@ from pullback.onnx.executor.registry import MICROSOFT, PULLBACK
 from pullback.onnx.graph.choose import Names, chosen
 from pullback.onnx.graph.description import TrainingDescription, is_training_graph, write_description
 from pullback.onnx.graph.emit import Builder, Value
+from pullback.onnx.graph.folded_norms import warn_of_folded_norms
 from pullback.onnx.graph.losses import LOSSES, LossOptions
 from pullback.onnx.graph.prepare import Prepared, drop_unused, names_in, prepare
 from pullback.onnx.graph.rules import RULES, STOPS, Rule
@@ -52,6 +53,7 @@ def training_graph(
     source = load_model(model)
     if is_training_graph(source):
         raise OnnxError("this model is a training graph already; give the model it was made from")
+    warn_of_folded_norms(source)
     ready = prepare(source)
     reverse = _Reverse(ready, chosen(ready, trainable, frozen), weighted)
     return reverse.run(loss, output, LossOptions(ignore_index, delta))

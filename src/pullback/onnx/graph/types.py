@@ -40,6 +40,7 @@ def types_of(model: onnx.ModelProto) -> dict[str, TensorType]:
 
 def _for_inference(light: onnx.ModelProto) -> None:
     """Change what the inference cannot deal with, and leave the shapes as they are."""
+    _doubt(light.graph)
     raised = False
     for entry in light.opset_import:
         if entry.domain in ("", "ai.onnx") and entry.version == SHAPES_FOLLOWED - 1:
@@ -50,6 +51,25 @@ def _for_inference(light: onnx.ModelProto) -> None:
             del node.input[1:], node.attribute[:]
         elif raised and node.op_type == "BatchNormalization":  # which had five outputs before
             del node.output[1:]
+
+
+def _doubt(graph: onnx.GraphProto) -> None:
+    """Of a model whose inputs have open sizes, forget the sizes of tensors that are said to have none, but for the channels.
+
+    PyTorch's exporter of TorchScript writes those of its example where it loses sight of an open size.
+    """
+    given = {tensor.name for tensor in graph.initializer}
+    if all(_numbers(value) for value in graph.input if value.name not in given):
+        return
+    for value in (*graph.output, *graph.value_info):
+        if _numbers(value):
+            for axis, size in enumerate(value.type.tensor_type.shape.dim):
+                if axis != 1:
+                    size.Clear()
+
+
+def _numbers(value: onnx.ValueInfoProto) -> bool:
+    return all(isinstance(size, int) for size in static_shape(value) or ())
 
 
 def _with_equal_sizes(model: onnx.ModelProto, types: dict[str, TensorType]) -> dict[str, TensorType]:

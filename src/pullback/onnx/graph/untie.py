@@ -1,7 +1,7 @@
 """Parameters that an exporter made one because their values were equal, each with an initializer of its own again.
 
-PyTorch's exporter of exported programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases and
-their running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
+PyTorch's exporter of programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases and their
+running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from pullback.onnx.graph.tensor_type import FLOATS
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 SCOPES = "pkg.torch.onnx.name_scopes"
 OF_EXPORTED_PROGRAMS = "node_"  # begins the names of nodes that PyTorch's newer exporter writes
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization")
+WEIGHTED = (
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "BatchNormalization",
+    "LayerNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+)
 LEAVES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}  # names in PyTorch of the inputs of these
 
 
@@ -60,11 +68,11 @@ def untie(model: onnx.ModelProto) -> None:
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type in FLOATS and tensor.dims}
     uses: dict[str, dict[tuple[str, int], list[Use]]] = defaultdict(lambda: defaultdict(list))
-    written_by_name = model.producer_name == "pytorch" and not any(
-        node.name.startswith(OF_EXPORTED_PROGRAMS) for node in graph.node
+    merged = model.producer_name == "tf2onnx" or (
+        model.producer_name == "pytorch" and any(node.name.startswith(OF_EXPORTED_PROGRAMS) for node in graph.node)
     )
     for number, node in enumerate(graph.node):
-        owner = _module(node) or ("" if written_by_name else f"{node.name}{number}")
+        owner = torch_scopes(node)[-2] or (f"{node.name}{number}" if merged else "")
         for place, name in enumerate(node.input):
             if name in tensors:
                 use = Use(node, place, owner)
@@ -76,13 +84,13 @@ def untie(model: onnx.ModelProto) -> None:
             _separate(graph, tensors[name], list(groups.values()), expected, names)
 
 
-def _module(node: onnx.NodeProto) -> str:
-    """The module of PyTorch that a node is of, as its path; the last scope is that of the operator."""
+def torch_scopes(node: onnx.NodeProto) -> list[str]:
+    """The modules of PyTorch around a node, the one it is of, and its operator; two empty names where it does not say."""
     text = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     try:
-        return str(ast.literal_eval(text)[-2])
-    except (SyntaxError, ValueError, TypeError, IndexError):
-        return ""
+        return ["", "", *map(str, ast.literal_eval(text))]
+    except (SyntaxError, ValueError, TypeError):
+        return ["", ""]
 
 
 def _separate(
