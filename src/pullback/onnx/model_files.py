@@ -32,6 +32,8 @@ def load_model(source: ModelLike) -> onnx.ModelProto:
     """A copy of a model, with its external data read in; an OnnxError where it cannot be trained or run here."""
     model = _read(source)
     _check_opset(model)
+    if not model.graph.output:
+        raise OnnxError("the model has no outputs, so there is nothing to run or to train: export it with some")
     _check_control_flow(model.graph)
     _check_rules(model)
     from pullback.onnx.graph.folding import expand_operators  # which needs this module

@@ -95,6 +95,10 @@ class Feeder:
             and array.ndim > 0
             and all(not isinstance(size, int) or size == n for size, n in zip(shape[1:], array.shape[1:], strict=True))
         )
+        if shape == ():
+            raise OnnxError(
+                f"{what} has no rows: the model takes a single number. An output of one number is a loss: loss='name'"
+            )
         if not fits or not array.ndim:
             sizes = ", ".join("rows" if place == 0 else str(size or "any") for place, size in enumerate(shape or ()))
             raise OnnxError(f"{what} has shape {array.shape}; the model takes ({sizes})")
