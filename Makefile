@@ -85,8 +85,9 @@ test-avx2: $(ARM)/ready build/shipped/x86-64-v4/index.json build/shipped/x86-64-
 # The tests of the kernels themselves, of the threads and of the guard pages around arrays. (Not on the emulated CPU with AVX2: QEMU's
 # loads under masks read the lanes that are masked out, which no real one does.)
 ON_OTHER_CPUS := -m pytest -p no:cacheprovider -n $(JOBS) --dist worksteal tests/cpu/pool tests/cpu/conv/test_dense.py \
-	tests/cpu/depthwise tests/cpu/winograd tests/cpu/test_bounds.py tests/cpu/test_by_name.py tests/cpu/test_crop.py \
-	tests/cpu/test_nonfinite.py tests/cpu/engine/test_threads.py tests/cpu/engine/test_recycling.py tests/cpu/engine/test_records.py
+	tests/cpu/depthwise tests/cpu/winograd tests/cpu/elementwise tests/cpu/norm tests/cpu/test_bounds.py tests/cpu/test_by_name.py \
+	tests/cpu/test_crop.py tests/cpu/test_nonfinite.py tests/cpu/engine/test_threads.py tests/cpu/engine/test_recycling.py \
+	tests/cpu/engine/test_records.py
 
 # The wheel of an architecture, built and unpacked beside the environment.
 unpack-wheel = $(BUILD_VENV)/$(BIN)/python -m build --no-isolation --wheel --outdir $(ARM)/wheel-$(1).whl && \

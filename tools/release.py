@@ -4,7 +4,8 @@
     python tools/release.py --dirty    # also with changes that are not committed, to try the rest
 
 Checks that the tree is clean and that version, changelog and citation agree; builds the sdist, the wheel of Python alone and those
-with kernels; installs each into an environment of its own and runs there `pullback check --quick` and the examples of the README.
+with kernels; installs each into an environment of its own and runs there `pullback check --quick`, `pullback train`
+and the examples of the README.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hatch_build import LEVELS  # noqa: E402
 
 DIST = ROOT / "dist"
 # What the fresh environments are made from: the package's dependencies, and for the sdist what builds it.
-NEEDED = ("numpy", "numba", "rich", "ml_dtypes", "autograd", "hatchling")
+NEEDED = ("numpy", "numba", "rich", "ml_dtypes", "autograd", "onnx", "safetensors", "matplotlib", "hatchling")
 
 
 def run(*command: str | Path, **environment: str) -> str:
@@ -68,7 +69,7 @@ def build() -> None:
 def try_out(file: Path, packages: Path) -> None:
     """Install a file without network, as `pip install 'pullback[...]'` would, and use it."""
     compiles = "none-any" in file.name or file.suffix == ".gz"
-    extras = "cli,autograd,bfloat16" + (",compiler" if compiles else "")
+    extras = "train,autograd,bfloat16" + (",compiler" if compiles else "")
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / "bin" / "python"
@@ -80,6 +81,7 @@ def try_out(file: Path, packages: Path) -> None:
         # On the fast kernels and no others: a warning would say that one is missing.
         strict = (python, "-W", "error::RuntimeWarning")
         print(run(*strict, "-m", "pullback", "check", "--quick", PULLBACK_BACKEND="cpu", **cache).splitlines()[-1])
+        run(*strict, "-m", "pullback", "train", "--into", Path(folder) / "trained", PULLBACK_BACKEND="cpu", **cache)
         run(*strict, "-m", "doctest", "-o", "NORMALIZE_WHITESPACE", "README.md", **cache)
     print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB, checked")
 

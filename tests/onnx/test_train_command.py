@@ -195,7 +195,14 @@ def test_early_stopping_says_which_epoch_was_kept(here: Path, capsys: pytest.Cap
         (["tiny.onnx", "--data", "train.npz", "--freeze", "layer9"], 1, "layer9"),
         (["tiny.onnx", "--data", "train.npz", "--loss", "mean"], 1, "mean"),
         (["train.npz", "--data", "train.npz"], 1, "not an ONNX model"),
-        (["tiny.onnx", "--data", "train.npz", "--lr", "1e30", "--optimizer", "sgd"], 1, "at step 2"),
+        (["tiny.onnx", "--data", "train.npz", "--lr", "1e30", "--optimizer", "SGD"], 1, "at step 2"),
+        (["tiny.onnx", "train.npz"], 2, "'train.npz' is one argument too many"),
+        (["tiny.onnx", "--data", "train.npz", "--optimiser", "sgd"], 2, "did you mean --optimizer?"),
+        (["tiny.onnx", "--data", "train.npz", "--curves", "c.txt"], 2, "a picture is a .png or .svg file"),
+        (["tiny.onnx", "--data", "train.npz", "--out", "."], 2, "--into . writes there"),
+        (["tiny.onnx", "--data", "train.npz", "--out", "m.safetensors"], 2, "two files would be called m.safetensors"),
+        (["tiny.onnx", "--data", "train.npz", "--valid", "tiny.onnx"], 1, "--valid: 'tiny.onnx' is no kind of file"),
+        (["tiny.onnx", "--data", "train.npz", "--learning-rate", "-1"], 1, "lr is -1.0"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
@@ -206,6 +213,68 @@ def test_what_cannot_be_done_is_one_sentence(
     assert complaint.startswith("pullback train: ")
     assert complaint.count("\n") == 1
     assert sentence in complaint
+
+
+def test_a_resumed_run_keeps_what_the_checkpoint_was_made_with(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common, more = (
+        ("tiny.onnx", "--data", "train.npz"),
+        ("--seed", "3", "--batch", "8", "--optimizer", "sgd", "--schedule", "linear"),
+    )
+    assert train(*common, *more, "--epochs", "4", "--out", "whole.onnx") == 0
+    first = px.Trainer("tiny.onnx", optimizer=px.SGD(lr=0.05, momentum=0.9), seed=3, schedule=px.Linear(4))
+    with pb.backend("reference"):
+        first.fit("train.npz", epochs=2, batch_size=8, checkpoint="tiny-trained.safetensors")
+    assert train(*common) == 2
+    assert "of a run that was broken off: --resume goes on from it" in capsys.readouterr().err
+    assert train(*common, "--resume", "--lr", "0.3") == 2
+    assert "--lr 0.3: tiny-trained.safetensors was made with 0.05" in capsys.readouterr().err
+    assert train(*common, "--resume", "--classes", "5") == 2
+    assert "another model than tiny.onnx: 'head.weight' has shape (2, 12) there, not (5, 12)" in capsys.readouterr().err
+    assert train(*common, "--resume") == 0
+    assert Path("whole.onnx").read_bytes() == Path("tiny-trained.onnx").read_bytes()
+    Path("tiny-trained.onnx").unlink()  # as if it had been killed before it wrote the model
+    assert train(*common, "--resume") == 0
+    assert "nothing is left to train" in capsys.readouterr().out
+    assert Path("whole.onnx").read_bytes() == Path("tiny-trained.onnx").read_bytes()
+    assert train(*common, "--resume", "--epochs", "3") == 2
+    assert "--epochs 8, for example, trains on" in capsys.readouterr().err
+
+
+def test_what_is_said_to_be_kept_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.load("valid_x.npy")
+    x[13] = np.nan  # not in the first batch, and in a mapped file: nobody sees it before the first epoch is over
+    np.save("valid_x.npy", x)
+    common = ("tiny.onnx", "--data", "train.npz", "--epochs", "2", "--batch", "8", "--schedule", "constant")
+    assert train(*common, "--valid", "valid_x.npy", "valid_y.npy") == 1
+    assert "row 13" in (said := capsys.readouterr().err)
+    assert "everything up to" not in said
+    assert not Path("tiny-trained.safetensors").exists()
+
+    def full(self: px.Trainer, path: Path) -> None:
+        if self.epoch == 2:
+            raise px.OnnxError("no room")
+        save(self, path)
+
+    save = px.Trainer.save
+    monkeypatch.setattr(px.Trainer, "save", full)
+    assert train(*common) == 1
+    said = capsys.readouterr().err
+    assert said == "pullback train: no room. tiny-trained.safetensors has everything up to epoch 1: --resume goes on from it\n"
+    assert px.Trainer.load("tiny-trained.safetensors").epoch == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_a_note(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx.load("tiny.onnx")
+    model.graph.node.append(helper.make_node("Softmax", ["scores"], ["shares"]))
+    model.graph.output[0].name = "shares"
+    onnx.save(model, "soft.onnx")
+    assert train("soft.onnx", "--data", "train.npz", "--epochs", "1") == 0
+    said = capsys.readouterr().err
+    assert said.startswith("pullback train: note: the model's output 'shares' is a Softmax, and the loss cross_entropy applies")
+    assert said.count("\n") == 1
 
 
 def test_a_loss_that_breaks_down_later_names_the_checkpoint(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_a_model_with_a_fixed_batch_takes_whole_ones() -> None:
         ((np.float32(1), y), "input 'x' is a single number"),
         (x, "there is no target: the data are one array"),
         ({"x": x}, "the mapping has no target: it has 'x'; name it 'y' or 'labels'"),
-        ({"pictures": x, "y": y}, "has no inputs: it has 'pictures', 'y'; name them 'x', 'images'"),
+        ({"pictures": x, "y": y}, "has no inputs: it has 'pictures', 'y'; name them 'x' or 'images'"),
         ("no/such/file.npz", "there is no file or folder 'no/such/file.npz'"),
         (("no.npy", "such.npy"), "there is no file 'no.npy'"),
         (5, "these are no data: 5; give"),
@@ -125,6 +125,8 @@ def test_what_a_batch_must_be() -> None:
     feeder = Feeder(X, Argument("t", ("N",), INT), 3)
     good = feeder.feeds(Batch(x.astype(np.float64), y.astype(np.uint8)))
     assert (good.arrays["x"].dtype, good.arrays["t"].dtype, good.rows) == (FLOAT, INT, 10)
+    assert feeder.feeds(Batch(x, y[:, None])).arrays["t"].shape == (10,)
+    assert Feeder(X, Argument("t", ("N", 1), FLOAT), None).feeds(Batch(x, y)).arrays["t"].shape == (10, 1)
     bad = x.copy()
     bad[2, 1] = np.nan
     rows = np.arange(100, 110)
@@ -138,7 +140,11 @@ def test_what_a_batch_must_be() -> None:
         (Batch(x, np.where(np.arange(10) == 4, -1, y), rows), "row 104 of the data is class -1"),
         (Batch(x, y.astype(np.float32)), "the target has dtype float32; it must be whole numbers"),
         (Batch(x[:, :3], y), r"input 'x' has shape \(10, 3\); the model takes \(rows, 4\)"),
-        (Batch(x, y[:, None]), r"the target has shape \(10, 1\); the model takes \(rows\)"),
+        (Batch(x, y[:, None, None]), r"the target has shape \(10, 1, 1\); this loss takes \(rows,\)"),
+        (Batch(x, np.eye(3)[y]), r"must be whole numbers\. These look like a value for each class: take target\.argmax\(1\)"),
+        (Batch(x, y + 1), "count from 1: subtract 1"),
+        (Batch(x, y * 2), r"replace_head\(model, classes=5\)"),
+        (Batch((x, y), None), "one tuple: give two arguments"),
         (Batch(x, y[:9]), "'t' has 9 rows; the other inputs of the batch have 10"),
         (Batch(x, None), "there is no target"),
         (Batch({"z": x}, y), "there is no input 'z'"),

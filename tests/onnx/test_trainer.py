@@ -217,7 +217,7 @@ def test_a_loss_that_is_not_finite_changes_nothing() -> None:
     t = px.Trainer(mlp(), optimizer=px.SGD(lr=1e30))
     t.step(x, y)
     before, running = dict(t.parameters), t.steps
-    with pytest.raises(px.OnnxError, match=r"the loss is (nan|inf) at step 2 \(learning rate 1e\+30\): .* clip_norm=1.0"):
+    with pytest.raises(px.OnnxError, match=r"the loss is (nan|inf) at step 2 \(learning rate 1e\+30\): .*clip_norm=1.0"):
         t.step(x, y)
     same(t.parameters, before)
     assert t.steps == running == 1
@@ -232,7 +232,7 @@ def test_wrong_requests_are_refused() -> None:
         t.fit((x[:0], y[:0]))
     with pytest.raises(px.OnnxError, match="holds NaN or infinity in row 1 of the data"):
         t.evaluate((np.where(np.arange(8)[:, None] == 1, np.nan, x), y))
-    with pytest.raises(px.OnnxError, match="optimizer is 'sgd'; it must be one of SGD"):
+    with pytest.raises(px.OnnxError, match=r"optimizer is 'sgd'; write it as optimizer=px\.SGD"):
         px.Trainer(mlp(), optimizer="sgd")  # type: ignore[arg-type]
     with pytest.raises(px.OnnxError, match="accumulate is 0"):
         px.Trainer(mlp(), accumulate=0)

@@ -19,6 +19,7 @@ from pullback.cli import (
     warmup_command,
 )
 from pullback.cli.surroundings import check_environment, run_guarded
+from pullback.nearest import nearest
 
 EXAMPLES = """examples:
   pullback train            train a small network on handwritten digits: is everything there?
@@ -50,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     commands = (
         train_command,
         grads_command,
@@ -64,7 +65,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     for command in commands:
         command.add(subparsers)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        print(f"pullback {options.command}: {_unknown(unknown[0], subparsers.choices[options.command])}", file=sys.stderr)
+        return 2
     try:
         check_environment()
     except ValueError as error:
@@ -72,3 +76,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 2
     status: int = options.run(options)
     return status
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser) -> str:
+    """What to say of an argument that a command does not take."""
+    more = f"{parser.prog} --help shows all"
+    if not word.startswith("-"):
+        return f"{word!r} is one argument too many: files and values follow their option; {more}"
+    name = word.partition("=")[0]
+    known = [each for action in parser._actions for each in action.option_strings if each.startswith("--")]
+    meant = nearest(name, known)
+    return f"there is no option {name}; " + (f"did you mean {meant}? {more}" if meant else more)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pullback.cli.bench_options import add_theme, themed_files
 from pullback.cli.console import print_table
 from pullback.cli.output_files import check_written
-from pullback.cli.train_files import need_onnx
+from pullback.cli.train_files import need
 
 if TYPE_CHECKING:
     from pullback.onnx.drawing.stages import Stage, Stages
 
 GRADIENT = "_grad"
+LOSS = "cross_entropy"
 PARAMETER = f"parameter; its gradient is NAME{GRADIENT}"
 EXAMPLES = """examples:
   pullback grads model.onnx                                   each node with its backward nodes and gradients
@@ -50,9 +51,8 @@ def add_graph_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, nargs="?", metavar="MODEL", help="an ONNX file (default: a small CNN for digits)")
     parser.add_argument(
         "--loss",
-        default="cross_entropy",
         metavar="NAME",
-        help="cross_entropy (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or a scalar output of the model",
+        help=f"{LOSS} (default), soft_cross_entropy, mse, l1, huber, bce_with_logits, or a scalar output of the model",
     )
     parser.add_argument(
         "--train-only", action="append", metavar="PATTERN", help="train these parameters alone ('head.*'; may be repeated)"
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         check_model(options.model)
-        need_onnx()
+        need("onnx")
         check_written([options.out, options.picture])
         if options.picture is not None:
             from pullback.pictures.files import check_suffix
@@ -107,7 +107,7 @@ def _show(options: argparse.Namespace) -> None:
     from pullback.onnx.model_files import save_model
     from pullback.pictures.files import save_scene
 
-    graph = training_graph(chosen_model(options.model), options.loss, options.train_only, tuple(options.freeze))
+    graph = training_graph(chosen_model(options.model), options.loss or LOSS, options.train_only, tuple(options.freeze))
     stages = make_stages(graph)
     print_table(_title(stages), ("forward", "makes", "backward", PARAMETER), _rows(stages.stages), texts=True)
     if options.out is not None:

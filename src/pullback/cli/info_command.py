@@ -15,7 +15,7 @@ from pullback.ops.explain import PREPARE
 if TYPE_CHECKING:
     from pullback.cpu.machine_code.cache_folders import CacheFolder
 
-PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich")
+PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich", "onnx", "safetensors")
 
 
 def add(subparsers: Any) -> None:

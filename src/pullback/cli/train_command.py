@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pullback import settings
-from pullback.cli.grads_command import add_graph_options, check_model, chosen_model
-from pullback.cli.output_files import check_written
+from pullback.cli.grads_command import add_graph_options, check_model
 from pullback.cli.surroundings import INTERRUPTED
-from pullback.cli.train_files import RequestError, Written, files_of, need_onnx
+from pullback.cli.train_files import RequestError, Written, files_of, need, prepare_files
 from pullback.cli.train_inputs import data_of
-from pullback.cli.train_options import add_options, check_options, make_optimizer, make_schedule
+from pullback.cli.train_options import EPOCHS, add_options, check_options, make_schedule
 from pullback.cli.train_progress import Display, Interruption, ending_between_steps
 from pullback.cli.train_summary import print_beginning, print_summary
+from pullback.cli.train_trainer import make_trainer
 
 if TYPE_CHECKING:
     from pullback.onnx.train.mpi import Ranks
@@ -57,37 +57,39 @@ def run(options: argparse.Namespace) -> int:
     from pullback.onnx.errors import OnnxError
     from pullback.onnx.train.mpi import world
 
+    quiet = False
     try:
+        ranks = world()
+        quiet = ranks is not None and not ranks.first
         check_options(options)
         check_model(options.model)
-        need_onnx()
-        schedule = make_schedule(options.schedule, options.epochs, options.warmup)
-        ranks = world()
-        if ranks is None or ranks.first:
-            options.into.mkdir(parents=True, exist_ok=True)
+        need("onnx", "safetensors")
+        make_schedule(options, options.epochs or EPOCHS)
         written = files_of(options.model, options.into, options.out, options.checkpoint, options.curves)
-        if ranks is None or ranks.first:
-            check_written((written.model, written.checkpoint, written.curves))
-        if options.resume and not written.checkpoint.exists():
-            raise ValueError(f"there is no checkpoint {written.checkpoint} to go on from; leave out --resume to begin")
     except (ValueError, ImportError, OSError) as error:
-        return _complain(error, 2)
+        return 2 if quiet else _complain(error, 2)
     try:
-        with ranks.job() if ranks is not None else nullcontext():
-            return _train(options, schedule, written, ranks)
+        with ranks.job() if ranks is not None else nullcontext(), _warnings_as_notes(quiet):
+            if not quiet:
+                prepare_files(written, options.into, resume=options.resume, demo=options.model is None)
+            return _train(options, written, ranks)
     except (OnnxError, ImportError) as error:
         return _complain(error, 1)
     except RequestError as error:
         return _complain(error, 2)
 
 
-def _train(options: argparse.Namespace, schedule: Any, written: Written, ranks: Ranks | None) -> int:
+def _train(options: argparse.Namespace, written: Written, ranks: Ranks | None) -> int:
     from pullback.onnx.errors import OnnxError
 
-    trainer = _trainer(options, schedule, written, ranks)
+    trainer = make_trainer(options, written.checkpoint, ranks)
     data, valid = data_of(options)
     opened = trainer.open_data(data, options.batch, training=True)
-    quiet, began, first = ranks is not None and not ranks.first, time.monotonic(), trainer.epoch
+    try:
+        valid = valid if valid is None else trainer.open_data(valid, options.batch, training=False)
+    except OnnxError as error:
+        raise OnnxError(f"--valid: {error}") from error
+    quiet, began = ranks is not None and not ranks.first, time.monotonic()
     display = Display(options.epochs, opened.count, quiet)
     if not quiet:
         print_beginning(options, trainer, ranks)
@@ -104,50 +106,45 @@ def _train(options: argparse.Namespace, schedule: Any, written: Written, ranks: 
                 checkpoint=written.checkpoint, on_step=called(display.step, interruption.check),
                 on_epoch=called(display.epoch, interruption.check),
             )  # fmt: skip
+        trainer.export(written.model)
     except KeyboardInterrupt:
-        if ranks is not None:
-            raise
         if interruption.between_steps:
             trainer.save(written.checkpoint)
             return _complain(f"interrupted after step {trainer.steps}; --resume goes on from {written.checkpoint}", INTERRUPTED)
-        if trainer.epoch == first:
+        if not quiet:
+            _complain(f"interrupted{_kept(trainer, written)}", INTERRUPTED)
+        if ranks is not None:
             raise
-        return _complain(f"interrupted; {written.checkpoint} has everything up to epoch {trainer.epoch}", INTERRUPTED)
+        return INTERRUPTED
     except OnnxError as error:
-        if trainer.epoch == first:
-            raise
-        raise OnnxError(f"{error}. {written.checkpoint} has everything up to epoch {trainer.epoch}") from error
-    trainer.export(written.model)
+        raise OnnxError(f"{error}{_kept(trainer, written)}") from error
     if not quiet:
-        _draw(trainer, written, options)
+        _draw(trainer, written)
         print_summary(options, trainer, written, time.monotonic() - began)
     return 0
 
 
-def _trainer(options: argparse.Namespace, schedule: Any, written: Written, ranks: Ranks | None) -> Trainer:
-    """A new one, or that of the checkpoint."""
-    from pullback.onnx.train.head import replace_head
-    from pullback.onnx.train.trainer import Trainer
-
-    if options.threads is not None or ranks is not None:
-        shared = settings.get_num_threads() // (1 if ranks is None else ranks.neighbours())
-        settings.set_num_threads(options.threads or max(1, shared))
-    if options.resume:
-        trainer = Trainer.load(written.checkpoint, schedule=schedule, ranks=ranks)
-        if trainer.epoch >= options.epochs:
-            done = f"the checkpoint {written.checkpoint} has {trainer.epoch} epochs behind it"
-            raise RequestError(f"{done}; --epochs {options.epochs} is no more: ask for more in all")
-        return trainer
-    model = chosen_model(options.model, options.seed)
-    if options.classes is not None:
-        model = replace_head(model, options.classes, options.seed)
-    return Trainer(
-        model, options.loss, make_optimizer(options), options.seed, trainable=options.train_only, frozen=tuple(options.freeze),
-        schedule=schedule, clip_norm=options.clip_norm, accumulate=options.accumulate, ranks=ranks,
-    )  # fmt: skip
+def _kept(trainer: Trainer, written: Written) -> str:
+    """The end of a sentence about what went wrong."""
+    if trainer.saved_epoch is None:
+        return ""
+    return f". {written.checkpoint} has everything up to epoch {trainer.saved_epoch}: --resume goes on from it"
 
 
-def _draw(trainer: Trainer, written: Written, options: argparse.Namespace) -> None:
+@contextmanager
+def _warnings_as_notes(quiet: bool) -> Iterator[None]:
+    """Warnings inside the block are a line each, without the place in the library that they come from."""
+
+    def show(message: object, *_: object, **__: object) -> None:
+        if not quiet:
+            print(f"pullback train: note: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _draw(trainer: Trainer, written: Written) -> None:
     from pullback.onnx.drawing.curves import draw_curves
 
     if written.curves is not None:

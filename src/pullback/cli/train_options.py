@@ -10,7 +10,7 @@ from pullback.nearest import did_you_mean
 
 OPTIMIZERS = {"adamw": 1e-3, "adam": 1e-3, "sgd": 0.05}  # with the learning rate that each begins with
 SCHEDULES = ("cosine", "linear", "one-cycle", "constant", "step:EVERY", "plateau:PATIENCE")
-EPOCHS, BATCH, MOMENTUM = 10, 32, 0.9
+OPTIMIZER, SCHEDULE, EPOCHS, BATCH, MOMENTUM = "adamw", "cosine", 10, 32, 0.9
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_optimizer(parser.add_argument_group("how to train"))
     files = parser.add_argument_group("what to write")
     files.add_argument(
-        "--out", type=Path, metavar="FILE", help="the trained model (default MODEL-trained.onnx, or digits.onnx)"
+        "--out", "--output", type=Path, metavar="FILE", help="the trained model (default MODEL-trained.onnx, or digits.onnx)"
     )
     files.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="where files without a name of their own go")
     files.add_argument("--curves", type=Path, metavar="FILE", help="a .png or .svg picture of loss, metrics and learning rate")
@@ -56,27 +56,25 @@ def _add_data(group: Any) -> None:
 
 def _add_optimizer(group: Any) -> None:
     rates = ", ".join(f"{name} {rate:g}" for name, rate in OPTIMIZERS.items())
-    group.add_argument("--epochs", type=int, default=EPOCHS, metavar="N", help=f"times through the data (default {EPOCHS})")
-    group.add_argument("--batch", type=int, metavar="N", help=f"rows in a step (default {BATCH}, or what the model takes)")
-    group.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="default adamw")
-    group.add_argument("--lr", type=float, metavar="X", help=f"learning rate ({rates})")
+    group.add_argument("--epochs", type=int, metavar="N", help=f"times through the data (default {EPOCHS})")
+    group.add_argument(
+        "--batch", "--batch-size", type=int, metavar="N", help=f"rows in a step (default {BATCH}, or the model's own)"
+    )
+    group.add_argument("--optimizer", type=str.lower, choices=OPTIMIZERS, help=f"default {OPTIMIZER}")
+    group.add_argument("--lr", "--learning-rate", type=float, metavar="X", help=f"learning rate ({rates})")
     group.add_argument("--momentum", type=float, metavar="X", help=f"of sgd (default {MOMENTUM})")
     group.add_argument("--nesterov", action="store_true", help="of sgd: look ahead along the momentum")
     group.add_argument("--weight-decay", type=float, metavar="X", help="default 0.01 for adamw, 0 for the others")
     group.add_argument(
         "--schedule",
-        default="cosine",
         metavar="NAME",
-        help=f"of the learning rate: {', '.join(SCHEDULES)} (epochs; default cosine)",
+        help=f"of the learning rate: {', '.join(SCHEDULES)} (epochs; default {SCHEDULE})",
     )
-    group.add_argument(
-        "--warmup", type=float, default=0.0, metavar="N", help="epochs in which the learning rate rises (cosine, linear)"
-    )
+    group.add_argument("--warmup", type=float, metavar="N", help="epochs in which the learning rate rises (cosine, linear)")
     group.add_argument("--clip-norm", type=float, metavar="X", help="most that the norm of all gradients may be")
     group.add_argument(
         "--accumulate",
         type=int,
-        default=1,
         metavar="N",
         help="parts that a batch is run in, one after the other, to save memory",
     )
@@ -86,9 +84,7 @@ def _add_optimizer(group: Any) -> None:
         metavar="N",
         help="end after so many epochs without a better one, and keep the best weights",
     )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of new weights, the order of rows and Dropout (default 0)"
-    )
+    group.add_argument("--seed", type=int, metavar="N", help="of new weights, the order of rows and Dropout (default 0)")
     group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: all cores); the result has the same bits for any"
     )
@@ -117,7 +113,7 @@ def check_options(options: argparse.Namespace) -> None:
     for name in ("data", "valid"):
         if len(getattr(options, name) or ()) > 2:
             raise ValueError(f"--{name} takes one .npz file or folder, or two .npy files: inputs and targets")
-    if options.optimizer != "sgd" and (options.momentum is not None or options.nesterov):
+    if options.optimizer != "sgd" and not options.resume and (options.momentum is not None or options.nesterov):
         raise ValueError("--momentum and --nesterov are options of --optimizer sgd")
     if options.early_stopping is not None and options.model is not None and options.valid is None:
         raise ValueError("--early-stopping judges by held-out data: give them with --valid")
@@ -126,19 +122,21 @@ def check_options(options: argparse.Namespace) -> None:
 def make_optimizer(options: argparse.Namespace) -> Any:
     from pullback.onnx.train.optimizers import SGD, Adam, AdamW
 
-    given: dict[str, Any] = {"lr": OPTIMIZERS[options.optimizer] if options.lr is None else options.lr}
+    name = options.optimizer or OPTIMIZER
+    given: dict[str, Any] = {"lr": OPTIMIZERS[name] if options.lr is None else options.lr}
     if options.weight_decay is not None:
         given["weight_decay"] = options.weight_decay
-    if options.optimizer != "sgd":
-        return (AdamW if options.optimizer == "adamw" else Adam)(**given)
+    if name != "sgd":
+        return (AdamW if name == "adamw" else Adam)(**given)
     momentum = MOMENTUM if options.momentum is None else options.momentum
     return SGD(**given, momentum=momentum, nesterov=options.nesterov)
 
 
-def make_schedule(text: str, epochs: int, warmup: float) -> Any:
-    """A schedule over so many epochs from its name on the command line."""
+def make_schedule(options: argparse.Namespace, epochs: int) -> Any:
+    """The schedule that the options ask for, over so many epochs."""
     from pullback.onnx.train.schedules import Constant, Cosine, Linear, OneCycle, ReduceOnPlateau, StepDecay
 
+    text, warmup = options.schedule or SCHEDULE, options.warmup or 0.0
     name, _, number = text.partition(":")
     if number and not number.isdecimal():
         raise ValueError(f"--schedule {text}: {number!r} is not a number of epochs")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pullback.cli.console import HAS_RICH
+from pullback.cli.train_files import INSTALL
 from pullback.onnx.drawing.curves import VALID, figure_names
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ class Display:
     @contextmanager
     def shown(self, trainer: Trainer) -> Iterator[None]:
         """A bar inside the block, where stderr is a terminal that shows one."""
-        if self.quiet or not HAS_RICH or not sys.stderr.isatty():
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        if not HAS_RICH:
+            print(f"no progress bar: it needs rich, {INSTALL}", file=sys.stderr)
             yield
             return
         from rich.console import Console

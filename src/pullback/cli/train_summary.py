@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pullback import settings
 from pullback.cli.console import print_table
-from pullback.cli.train_files import Written
+from pullback.cli.train_files import INSTALL, Written
 from pullback.cli.train_progress import figure
 from pullback.onnx.drawing.curves import VALID, figure_names
 
@@ -25,7 +25,11 @@ def print_beginning(options: argparse.Namespace, trainer: Trainer, ranks: Ranks 
     how = f"{trainer.settings.loss}, {type(trainer.settings.optimizer).__name__}"
     what = f"{len(sizes)} parameters of {sum(sizes):,} numbers, {how}"
     print(f"training {name}: {what}, {where}")
-    if trainer.steps:
+    if trainer.epoch == options.epochs:
+        print(
+            f"nothing is left to train: the checkpoint has all {trainer.epoch} epochs; more with --epochs {2 * trainer.epoch}"
+        )
+    elif trainer.steps:
         print(f"going on after step {trainer.steps}, in epoch {trainer.epoch + 1}")
 
 
@@ -43,7 +47,7 @@ def print_summary(options: argparse.Namespace, trainer: Trainer, written: Writte
     print_table("", (f"after epoch {kept}", "training data", "held-out data"), rows)
     print(f"model       {written.model}")
     print(f"checkpoint  {written.checkpoint}")
-    print(f"curves      {written.curves or 'none: they need matplotlib, pip install pullback[train]'}")
+    print(f"curves      {written.curves or f'none: they need matplotlib, {INSTALL}'}")
     print("\nwhat to do next:")
     print(f"  train on      the same command with --epochs {2 * options.epochs} --resume")
     print(

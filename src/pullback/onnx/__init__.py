@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import unknown_name
 
 if TYPE_CHECKING:  # for readers of types and for the reference; at run time each comes when it is first asked for
     from pullback.onnx.executor.session import Session
@@ -52,7 +53,13 @@ def __getattr__(name: str) -> Any:
     """The public names, each imported from its module when it is first asked for: `import pullback.onnx` needs no onnx."""
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        unknown_name(name, __all__)
+    try:
+        module = importlib.import_module(f"{__name__}.{home}")
+    except ImportError as error:
+        if error.name != "onnx":
+            raise
+        raise ImportError(f"pullback.onnx.{name} needs onnx: pip install 'pullback[onnx]'", name="onnx") from None
+    value = getattr(module, name)
     globals()[name] = value
     return value

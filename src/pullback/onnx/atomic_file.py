@@ -37,7 +37,8 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview], what: str)
                 os.unlink(temporary)
             raise
     except OSError as error:
-        reason = error.strerror or str(error)
+        folder = path.parent
+        reason = error.strerror or str(error) if folder.is_dir() else f"there is no folder '{folder}'"
         kept = "; the file that was there before is unchanged" if path.exists() else ""
         raise OnnxError(f"{what} could not be written to '{path}': {reason}{kept}") from error
     flush_folder(path.parent)

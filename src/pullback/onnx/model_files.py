@@ -30,14 +30,16 @@ ModelLike = Any  # a path, the bytes of a file, or a ModelProto
 
 def load_model(source: ModelLike) -> onnx.ModelProto:
     """A copy of a model, with its external data read in; an OnnxError where it cannot be trained or run here."""
+    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which needs this module
+
     model = _read(source)
     _check_opset(model)
     if not model.graph.output:
         raise OnnxError("the model has no outputs, so there is nothing to run or to train: export it with some")
+    if any(node.op_type == "If" for node in model.graph.node):
+        fold_constants(model)
     _check_control_flow(model.graph)
     _check_rules(model)
-    from pullback.onnx.graph.folding import expand_operators  # which needs this module
-
     return expand_operators(model)
 
 
@@ -49,8 +51,13 @@ def _read(source: ModelLike) -> onnx.ModelProto:
     if isinstance(source, bytes | bytearray | memoryview):
         return _parse(bytes(source), "these bytes")
     if not isinstance(source, str | os.PathLike):
-        raise OnnxError(f"a model is a path, the bytes of a file or a ModelProto, not {shown(source)}")
+        raise OnnxError(
+            f"the model is {shown(source)}; it must be a path, the bytes of a file or a ModelProto. "
+            "torch.onnx.export makes a file of a PyTorch model"
+        )
     path = Path(source)
+    if path.suffix == ".safetensors":
+        raise OnnxError(f"'{path}' is a checkpoint, not an ONNX file: px.Trainer.load(path) reads it (pullback train --resume)")
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -82,7 +89,9 @@ def _read_external(model: onnx.ModelProto, path: Path) -> None:
         file = path.parent / where.get("location", "")
         end = int(where.get("offset", 0)) + int(where.get("length", 0))
         if not file.is_file():
-            raise OnnxError(f"the model {path} keeps the weights '{tensor.name}' in the file {file}, which is not there")
+            raise OnnxError(
+                f"the model {path} keeps the weights '{tensor.name}' in the file {file}, which is not there: put it there"
+            )
         if file.stat().st_size < end:
             raise OnnxError(
                 f"the file {file} has {file.stat().st_size:,} bytes, but '{tensor.name}' of {path} ends at byte {end:,}: "

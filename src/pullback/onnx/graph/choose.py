@@ -10,6 +10,7 @@ from pullback.nearest import nearest
 from pullback.onnx.checks import names_of
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.graph.prepare import RUNNING_STATISTICS, WEIGHT_PLACES, Prepared
+from pullback.onnx.graph.untie import filled, torch_tensors
 
 Names = Iterable[str] | str | None
 
@@ -25,10 +26,22 @@ def candidates(ready: Prepared) -> list[str]:
 MADE_UP = re.compile(r"^\d+$|^val_\d+$|^onnx::|scalar|const|__\d+$", re.IGNORECASE)
 
 
+FILLED_BY_TORCH = re.compile(r"(new_)?(zeros|ones|full)")
+
+
 def _literals(ready: Prepared) -> set[str]:
     """Single numbers with made-up names outside the places of weights: exporters write the numbers of formulas so."""
     weights = {node.input[i] for node in ready.graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
     return {name for name in ready.tensors if not ready.types[name].shape and name not in weights and MADE_UP.search(name)}
+
+
+def _constants_of_torch(ready: Prepared) -> set[str]:
+    """What PyTorch's exporter of programs says is a buffer, and the tensors of one number that it made of nothing trained."""
+    kinds = torch_tensors(ready.graph)
+    buffers = {name for name, kind in kinds.items() if kind == "BUFFER"}
+    plain = {name for node in ready.graph.node if node.op_type == "InstanceNormalization" for name in node.input[1:3]}
+    made = [name for name in ready.tensors if kinds and name not in kinds and (name in plain or FILLED_BY_TORCH.match(name))]
+    return buffers | {name for name in made if filled(ready.tensors[name])}
 
 
 def _matching(patterns: Names, names: list[str], argument: str) -> list[str]:
@@ -51,6 +64,6 @@ def chosen(ready: Prepared, trainable: Names, frozen: Names) -> list[str]:
     names = candidates(ready)
     held = set(_matching(frozen, names, "frozen"))
     if trainable is None:
-        held |= _literals(ready)
+        held |= _literals(ready) | _constants_of_torch(ready)
         return [name for name in names if name not in held]
     return [name for name in _matching(trainable, names, "trainable") if name not in held]

@@ -17,6 +17,9 @@ from pullback.rules import Array
 
 MOST_ENTRIES = 4096  # of a result: larger ones are computed in the run
 WITHOUT_INPUTS = ("RandomNormal", "RandomUniform")
+SIZES = ("Shape", "Size")
+OPEN = np.iinfo(np.int64).min  # stands for a size that is not known
+MOVING = ("Concat", "Gather", "Identity", "Slice", "Squeeze", "Unsqueeze")  # which do not look at the numbers they move
 MADE_OF_OTHERS = ("Attention", "RotaryEmbedding")
 EXPANDED = "ai.pullback.expanded"
 
@@ -31,34 +34,101 @@ def value_of_constant(node: onnx.NodeProto) -> Array:
 
 
 def fold_constants(model: onnx.ModelProto) -> None:
-    """Constant nodes in place of nodes that compute them from Constant nodes and whole-number initializers.
+    """Constant nodes in place of nodes that compute them from Constant nodes, whole-number initializers and known sizes.
 
-    Initializers of floating point may be trained, so nothing is computed of them beforehand.
+    Initializers of floating point may be trained, so nothing is computed of them beforehand. Each constant may let the shape
+    inference see further, so this goes on until nothing new comes out.
     """
+    while _fold_once(model):
+        pass
+
+
+def _fold_once(model: onnx.ModelProto) -> bool:
+    """Whether a node became a constant. `partly`: lists of sizes of which some are open, as those of a dynamic batch."""
     graph, opsets = model.graph, opsets_of(model)
+    types = types_of(model) if any(node.op_type in SIZES for node in graph.node) else {}
     known = {tensor.name: to_array(tensor) for tensor in graph.initializer if tensor.data_type not in FLOATS}
+    partly: dict[str, Array] = {}
     nodes = []
     for proto in graph.node:
+        results = None
         if proto.op_type == "Constant" and not any(
             each.name.startswith(("sparse", "value_string")) for each in proto.attribute
         ):
             known[proto.output[0]] = value_of_constant(proto)
-        elif proto.input and proto.op_type not in WITHOUT_INPUTS and all(not name or name in known for name in proto.input):
-            results = _run(proto, opsets, known)
-            if results is not None:
-                known |= results
-                nodes += [
-                    helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array))
-                    for name, array in results.items()
-                ]
-                continue
+        elif proto.op_type == "If" and proto.input[0] in known:
+            nodes += _branch(graph, proto, taken=bool(known[proto.input[0]]))
+            continue
+        elif proto.op_type in SIZES:
+            results = _sizes(proto, types)
+        elif proto.input and all(not name or name in known for name in proto.input):
+            results = _run(proto, opsets, known) if proto.op_type not in WITHOUT_INPUTS else None
+        elif proto.op_type == "Reshape" and _one_open(partly.get(proto.input[1])):
+            nodes += _reshape(proto, partly[proto.input[1]])
+            continue
+        elif proto.op_type in MOVING and _moves_sizes(proto, known, partly):
+            results = _run(proto, opsets, known | partly)
+        if results is not None and any((array == OPEN).any() for array in results.values() if array.dtype == np.int64):
+            partly |= results
+        elif results is not None:
+            known |= results
+            nodes += [helper.make_node("Constant", [], [name], value=numpy_helper.from_array(a)) for name, a in results.items()]
+            continue
         nodes.append(proto)
-    if len(nodes) != len(graph.node) or any(a is not b for a, b in zip(nodes, graph.node, strict=True)):
-        copies = [onnx.NodeProto() for _ in nodes]
-        for copy, node in zip(copies, nodes, strict=True):
-            copy.CopyFrom(node)
-        del graph.node[:]
-        graph.node.extend(copies)
+    if all(a is b for a, b in zip(nodes, graph.node, strict=False)) and len(nodes) == len(graph.node):
+        return False
+    replace_nodes(graph, nodes)
+    return True
+
+
+def _one_open(sizes: Array | None) -> bool:
+    """Whether Reshape can work out the one size that is open."""
+    return sizes is not None and (sizes == OPEN).sum() == 1 and -1 not in sizes
+
+
+def _reshape(proto: onnx.NodeProto, sizes: Array) -> list[onnx.NodeProto]:
+    """Reshape to sizes that are known but for one, which it works out itself."""
+    shape, known = f"{proto.output[0]}_folded_shape", np.where(sizes == OPEN, -1, sizes)
+    fresh = onnx.NodeProto()
+    fresh.CopyFrom(proto)
+    fresh.input[1] = shape
+    return [helper.make_node("Constant", [], [shape], value=numpy_helper.from_array(known)), fresh]
+
+
+def _moves_sizes(proto: onnx.NodeProto, known: Mapping[str, Array], partly: Mapping[str, Array]) -> bool:
+    """Whether a node moves sizes that are known in part to places that are known."""
+    moved, places = (proto.input, []) if proto.op_type == "Concat" else (proto.input[:1], proto.input[1:])
+    return all(name in known or name in partly for name in moved) and all(not name or name in known for name in places)
+
+
+def _branch(graph: onnx.GraphProto, node: onnx.NodeProto, *, taken: bool) -> list[onnx.NodeProto]:
+    """The nodes of an If whose condition is known; PyTorch's exporter asks so whether a size is 1."""
+    name = "then_branch" if taken else "else_branch"
+    branch = next(each.g for each in node.attribute if each.name == name)
+    graph.initializer.extend(branch.initializer)
+    results = zip(branch.output, node.output, strict=False)
+    return [*branch.node, *(helper.make_node("Identity", [inner.name], [outer]) for inner, outer in results if outer)]
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    """Other nodes for a graph, some of which may be its own."""
+    copies = [onnx.NodeProto() for _ in nodes]
+    for copy, node in zip(copies, nodes, strict=True):
+        copy.CopyFrom(node)
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _sizes(proto: onnx.NodeProto, types: Mapping[str, TensorType]) -> dict[str, Array] | None:
+    """What Shape and Size give, with OPEN in place of sizes that the run decides."""
+    shape = types[proto.input[0]].shape if proto.input[0] in types else None
+    if shape is None:
+        return None
+    sizes = np.array([size if isinstance(size, int) else OPEN for size in shape], np.int64)
+    if proto.op_type == "Size":
+        return None if OPEN in sizes else {proto.output[0]: np.asarray(sizes.prod())}
+    ends = {each.name: each.i for each in proto.attribute}
+    return {proto.output[0]: sizes[ends.get("start", 0) : ends.get("end")]}
 
 
 def _run(proto: onnx.NodeProto, opsets: dict[str, int], known: Mapping[str, Array]) -> dict[str, Array] | None:

@@ -16,6 +16,7 @@ from pullback.onnx.graph.folding import fold_constants, value_of_constant
 from pullback.onnx.graph.opset13 import raised_to_13
 from pullback.onnx.graph.tensor_type import FLOATS, TensorType
 from pullback.onnx.graph.types import types_of
+from pullback.onnx.graph.untie import filled, untie
 from pullback.rules import Array
 from pullback.window import same_pads
 
@@ -54,6 +55,7 @@ def inference_form(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(inputs)
     _weights_as_initializers(graph)
     _own_weights(graph)
+    untie(model)
     fold_constants(model)
     drop_unused(graph)
     name_nodes(graph)
@@ -62,22 +64,19 @@ def inference_form(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _weights_as_initializers(graph: onnx.GraphProto) -> None:
-    """Constant nodes that stand where weights go become initializers of the same name."""
+    """Constant nodes that stand where weights go become initializers of the same name.
+
+    Not those of one number: exporters write a normalisation without scale and bias with ones and zeros.
+    """
     places = {node.input[i] for node in graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
     for node in [node for node in graph.node if node.op_type == "Constant" and node.output[0] in places]:
         tensor = next((each.t for each in node.attribute if each.name == "value"), None)
-        if tensor is not None and tensor.data_type in FLOATS and not _filled(tensor):
+        if tensor is not None and tensor.data_type in FLOATS and not filled(tensor):
             weight = onnx.TensorProto()
             weight.CopyFrom(tensor)
             weight.name = node.output[0]
             graph.initializer.append(weight)
             graph.node.remove(node)
-
-
-def _filled(tensor: onnx.TensorProto) -> bool:
-    """Whether all entries are the same number: exporters write a normalisation without scale and bias with ones and zeros."""
-    values = to_array(tensor)
-    return values.size > 0 and bool((values == values.flat[0]).all())
 
 
 def _own_weights(graph: onnx.GraphProto) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 from pullback.onnx.graph import functions
 from pullback.onnx.graph.emit import Value
 from pullback.onnx.graph.view import NodeView
+from pullback.onnx.ops.activations import SELU_ALPHA, SELU_GAMMA
 
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 LOSS = ("ignore_index", "reduction")
 
 

@@ -16,8 +16,8 @@ from pullback.onnx.ops.elementwise import NATIVE_FROM
 from pullback.rules import Array
 
 SOFTMAX_OF_ONE_AXIS = 13  # before this opset all axes from `axis` on are one
-# Of self-normalising networks: the defaults of Selu.
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+# Of self-normalising networks: the defaults of Selu, which ONNX has as float32.
+SELU_ALPHA, SELU_GAMMA = 1.6732632423543772848, 1.0507009873554804934
 MISH_LARGEST = 20.0  # beyond it mish(x) is x in float64 too
 
 

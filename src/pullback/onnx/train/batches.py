@@ -127,5 +127,8 @@ class GivenBatches:
             alone = isinstance(entry, tuple | list) and len(entry) == 1
             return Batch(entry[0] if alone else entry, None, None, number)
         if not isinstance(entry, tuple | list) or len(entry) != 2:
-            raise OnnxError(f"batch {number} is {shown(entry)}; it must be a pair (inputs, target)")
+            raise OnnxError(
+                f"batch {number} is {shown(entry)}; it must be a pair (inputs, target); "
+                "whole arrays are given as a tuple, (x, target)"
+            )
         return Batch(entry[0], entry[1], None, number)

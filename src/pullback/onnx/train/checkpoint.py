@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from pullback.rules import Array
 FORMAT = "pullback.onnx checkpoint"
 VERSION = 1
 MODEL = "model"
+CHECKSUM = "crc32"
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,24 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, summary: Mapping[str, A
     tensors = {f"{group}/{name}": np.asarray(array, order="C")
                for group, arrays in checkpoint.arrays.items() for name, array in arrays.items()}  # fmt: skip
     tensors[MODEL] = np.frombuffer(checkpoint.model, np.uint8)
-    about = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(dict(checkpoint.about))}
+    about = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "about": json.dumps(dict(checkpoint.about)),
+        CHECKSUM: _checksum(tensors),
+    }
     write_atomically(path, [_safetensors().numpy.save(tensors, about)], "the checkpoint")
     said = _strict({"format": FORMAT, "version": VERSION, "checkpoint": path.name, **summary})
     text = json.dumps(said, indent=2, allow_nan=False) + "\n"
     write_atomically(summary_path(path), [text.encode()], "the summary of the checkpoint")
+
+
+def _checksum(tensors: Mapping[str, Array]) -> str:
+    """A number that a flipped bit changes."""
+    digest = 0
+    for name in sorted(tensors):
+        digest = zlib.crc32(tensors[name].reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), digest))
+    return str(digest)
 
 
 def _strict(value: Any) -> Any:
@@ -85,6 +100,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
                     "pip install -U pullback"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            if about.get(CHECKSUM, _checksum(tensors)) != _checksum(tensors):
+                raise OnnxError(f"the checkpoint '{path}' is damaged: its numbers are not those that were written. Use a copy")
             return _checkpoint(tensors, json.loads(about["about"]))
     except (library.SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise OnnxError(

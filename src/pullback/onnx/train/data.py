@@ -92,7 +92,7 @@ def _from_path(path: Path, specs: Specs, has_target: bool) -> Rows:
         return array_rows(_mapped(path), None, specs)
     if path.suffix.lower() == ".npy":
         raise OnnxError(f"'{path}' has inputs or targets alone: give a pair of paths (x.npy, y.npy)")
-    raise OnnxError(f"'{path}' is no kind of file that is read here; {FORMS}")
+    raise OnnxError(f"'{path}' is no kind of file that is read here: an .npz file, two .npy files, or a folder of images")
 
 
 def _mapped(path: Path) -> Array:
@@ -116,7 +116,11 @@ def _from_keys(arrays: Mapping[str, Any], specs: Specs, has_target: bool, what: 
     else:
         key = next((key for key in INPUT_KEYS if key in arrays), None)
         if key is None or len(names) != 1:
-            wanted = " and ".join(repr(name) for name in names) if len(names) > 1 else f"'x', 'images' or {names[0]!r}"
+            wanted = (
+                " and ".join(map(repr, names))
+                if len(names) > 1
+                else " or ".join(map(repr, dict.fromkeys(["x", "images", *names])))
+            )
             raise OnnxError(f"{what} has no inputs: it has {_listed(arrays)}; name them {wanted}")
         inputs = {names[0]: arrays[key]}
     target = next((arrays[key] for key in TARGET_KEYS if key in arrays and key not in specs), None)

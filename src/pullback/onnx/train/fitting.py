@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pullback.nearest import did_you_mean
 from pullback.onnx.checks import whole
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import DATA
 from pullback.onnx.train.batches import Data, RowData
 from pullback.onnx.train.history import History
 from pullback.onnx.train.images import ImageFolder
@@ -39,6 +40,8 @@ def fit(
     on_epoch: OnEpoch | None,
 ) -> History:
     """See Trainer.fit."""
+    if not isinstance(epochs, int) and hasattr(epochs, "__len__"):
+        raise OnnxError(f"fit: epochs is {shown(epochs)}; {DATA}")
     end = trainer.epoch + whole("fit", "epochs", epochs, 0)
     if patience is not None:
         whole("fit", "patience", patience, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from pullback.onnx.train.inference_model import as_inputs, emptied, inference_mo
 from pullback.onnx.train.stored_settings import Settings
 from pullback.rules import Array
 
+TWICE = {("Softmax", "cross_entropy"), ("Softmax", "soft_cross_entropy"), ("Sigmoid", "bce_with_logits")}
 CLASS_NUMBERS = "cross_entropy"  # the loss whose targets are class numbers
 
 
@@ -49,6 +51,7 @@ def build_graphs(source: Any, settings: Settings, *, split: bool) -> tuple[Graph
     is as large as its parameters.
     """
     model = load_model(source)
+    _check_end(model, settings.loss)
     training = training_graph(model, settings.loss, settings.trainable, settings.frozen, weighted=split)
     names = describe(training)
     changed = (*names.parameters, *names.running)
@@ -78,6 +81,18 @@ def build_graphs(source: Any, settings: Settings, *, split: bool) -> tuple[Graph
         evaluated_loss,
     )
     return graphs, parameters, running
+
+
+def _check_end(model: onnx.ModelProto, loss: str) -> None:
+    """A warning where the model ends in what its loss begins with."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    last = makers.get(model.graph.output[0].name) if model.graph.output else None
+    if last is not None and (last.op_type, loss) in TWICE:
+        warnings.warn(
+            f"the model's output '{last.output[0]}' is a {last.op_type}, and the loss {loss} applies one itself: training will be "
+            "slow. Export the model without it",
+            stacklevel=5,
+        )
 
 
 def class_count(training: onnx.ModelProto, loss: str) -> int | None:

@@ -116,7 +116,7 @@ class _Head:
             if (sizes[1:] == old).any():
                 self._check_shared(shape_name)
                 self._set(shape_name, np.where((sizes == old) & (np.arange(sizes.size) > 0), classes, sizes))
-        self._fix_shapes(old, classes)
+        self._fix_shapes(old, classes, {name, *biases})
         return self.model
 
     def _check_shared(self, name: str) -> None:
@@ -131,9 +131,9 @@ class _Head:
             if value.name == name:
                 value.CopyFrom(helper.make_tensor_value_info(name, tensor.data_type, values.shape))
 
-    def _fix_shapes(self, old: int, classes: int) -> None:
-        """The outputs' declared shapes; what is declared inside the graph after the layer goes, and is inferred anew."""
-        changed = set(self.between) | set(self.layer.output)
+    def _fix_shapes(self, old: int, classes: int, weights: set[str]) -> None:
+        """The outputs' declared shapes; what is declared of weights and inside the graph after the layer is inferred anew."""
+        changed = set(self.between) | set(self.layer.output) | weights
         output = self.graph.output[0]
         axes = output.type.tensor_type.shape.dim
         for place, axis in enumerate(axes):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pullback.onnx.checks import number, without_numpy
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import hinted
 from pullback.rules import Array
 from pullback.training_kernels import adam_step, sgd_step
 
@@ -36,6 +37,7 @@ class Optimizer:
         raise NotImplementedError
 
 
+@hinted
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum, as torch.optim.SGD."""
@@ -74,6 +76,7 @@ class SGD(Optimizer):
         )
 
 
+@hinted
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam, as torch.optim.Adam: weight decay is a part of the gradient."""
@@ -118,6 +121,7 @@ class Adam(Optimizer):
         )
 
 
+@hinted
 @dataclass(frozen=True)
 class AdamW(Adam):
     """Adam with weight decay beside the gradient, as torch.optim.AdamW."""

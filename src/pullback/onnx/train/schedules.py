@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pullback.onnx.checks import number, whole, without_numpy
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.hints import hinted
 
 UNITS = ("epoch", "step")
 
@@ -54,6 +55,7 @@ class Constant(Schedule):
         return 1.0
 
 
+@hinted
 @dataclass(frozen=True)
 class StepDecay(Schedule):
     """Times `gamma` after every so many epochs or steps."""
@@ -92,6 +94,7 @@ class _Ramp(Schedule):
         raise NotImplementedError
 
 
+@hinted
 @dataclass(frozen=True)
 class Linear(_Ramp):
     """Linearly from 0 up to 1 during `warmup`, then linearly down to `final` at `length`."""
@@ -100,6 +103,7 @@ class Linear(_Ramp):
         return 1 + (self.final - 1) * part
 
 
+@hinted
 @dataclass(frozen=True)
 class Cosine(_Ramp):
     """Linearly from 0 up to 1 during `warmup`, then along half a cosine down to `final` at `length`."""
@@ -108,6 +112,7 @@ class Cosine(_Ramp):
         return _cosine(1.0, self.final, part)
 
 
+@hinted
 @dataclass(frozen=True)
 class OneCycle(Schedule):
     """Along half a cosine from `start` up to 1 in the first `rise` of the length, and down to `final` in the rest."""
@@ -130,6 +135,7 @@ class OneCycle(Schedule):
         return _cosine(1.0, self.final, _part(at - top, self.length - top))
 
 
+@hinted
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
     """Times `gamma` whenever the watched value has not become better, by `threshold` of itself, for more than `patience` epochs."""

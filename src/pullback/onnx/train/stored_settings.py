@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from pullback.nearest import nearest
 from pullback.onnx.checks import names_of, number, whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.train.metrics import METRICS, Metric, find_metrics
@@ -32,6 +33,11 @@ class Settings:
     metrics: tuple[Metric, ...]
 
 
+def _meant(value: Any, kinds: Mapping[str, Any], usual: str) -> str:
+    """The kind that a name, or a class instead of an object of it, probably stands for."""
+    return nearest(value.__name__ if isinstance(value, type) else value, list(kinds)) or usual
+
+
 def checked_settings(
     loss: str,
     optimizer: Optimizer | None,
@@ -49,11 +55,13 @@ def checked_settings(
         raise OnnxError(f"Trainer: loss is {shown(loss)}; it must be the name of a loss or of an output of the model")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise OnnxError(
-            f"Trainer: optimizer is {shown(optimizer)}; it must be one of {', '.join(OPTIMIZERS)}, as px.SGD(lr=0.05)"
+            f"Trainer: optimizer is {shown(optimizer)}; write it as optimizer=px.{_meant(optimizer, OPTIMIZERS, 'SGD')}(lr=0.05). "
+            f"There are {', '.join(OPTIMIZERS)}"
         )
     if schedule is not None and not isinstance(schedule, Schedule):
         raise OnnxError(
-            f"Trainer: schedule is {shown(schedule)}; it must be one of {', '.join(SCHEDULES)}, or a Schedule of your own"
+            f"Trainer: schedule is {shown(schedule)}; write it as schedule=px.{_meant(schedule, SCHEDULES, 'Cosine')}(10), over 10 "
+            f"epochs. There are {', '.join(SCHEDULES)}, and Schedules of your own"
         )
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None:

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx
@@ -15,10 +15,12 @@ import onnx
 from pullback.cpu.engine.memory import trim
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
+from pullback.onnx.hints import unknown_attribute, with_hints
 from pullback.onnx.model_files import save_model
 from pullback.onnx.train.batch_gradient import BatchGradient, GradientRunner, parts_of
 from pullback.onnx.train.batches import Batch, Data, RowData
 from pullback.onnx.train.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from pullback.onnx.train.checkpoint_content import checkpoint_of, model_of, restore_place, summary_of
 from pullback.onnx.train.clipping import clipped
 from pullback.onnx.train.data import open_data
 from pullback.onnx.train.evaluation import Evaluator
@@ -49,6 +51,7 @@ class Trainer:
     The same seed, data and settings give the same bits with any number of threads.
     """
 
+    @with_hints
     def __init__(
         self,
         model: Any,
@@ -88,9 +91,15 @@ class Trainer:
         self.batch_size: int | None = None
         self.history = History()
         self.best: dict[str, Array] | None = None
+        self.saved_epoch: int | None = None  # epochs in the checkpoint that it wrote last or came from
         self.class_names: tuple[str, ...] = ()
         self.watch: tuple[str, bool] = ("loss", False)
         self.epoch_mean = self.new_mean()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            unknown_attribute(name, type(self))
 
     @property
     def loss(self) -> str:
@@ -102,6 +111,11 @@ class Trainer:
         for name, memory in (*self.parameters.memory.items(), *self._running.memory.items()):
             digest = zlib.crc32(memory.data, zlib.crc32(name.encode(), digest))
         return digest
+
+    @property
+    def stored_model(self) -> onnx.ModelProto:
+        """The model without the values that training changes."""
+        return self._graphs.stored
 
     @property
     def running(self) -> dict[str, Array]:
@@ -142,9 +156,10 @@ class Trainer:
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the loss is {loss:.6g}, but its gradient is not finite"
         raise OnnxError(
             f"{what} at step {self.steps + 1} (learning rate {rate:g}): the parameters are as they were before this step. "
-            "Lower the learning rate, set clip_norm=1.0, or look for extreme values in the data"
+            "Lower the learning rate, clip gradients (clip_norm=1.0; --clip-norm 1), or look for extreme values in the data"
         )
 
+    @with_hints
     def fit(
         self,
         data: Any,
@@ -176,10 +191,8 @@ class Trainer:
             batch_size = None  # there is one size, and training may run several parts of it
         opened = open_data(data, self._graphs.inputs, batch_size=batch_size, seed=self.settings.seed,
                            has_target=self._graphs.target is not None, parts=parts)  # fmt: skip
-        if isinstance(opened, RowData):
-            target = getattr(opened.rows, "target", None)
-            if target is not None and not isinstance(target, np.memmap):  # all of it at once, where that is quick
-                self._feeder.check_classes(target, Batch(None, target, np.arange(len(target))))
+        if isinstance(opened, RowData) and opened is not data:
+            self._feeder.check_rows(opened)
         return opened
 
     def needed(self, rows: int) -> tuple[slice, ...]:
@@ -190,9 +203,14 @@ class Trainer:
         """The figures of an epoch that begins."""
         return Mean(self.settings.metrics if self._graphs.target is not None else ())
 
+    @with_hints
     def evaluate(self, data: Any, *, batch_size: int | None = None) -> dict[str, float]:
         """The mean loss and metrics over the rows of a data set, in inference mode."""
         return self._evaluator.evaluate(self.open_data(data, batch_size, training=False), self.parameters, self._running)
+
+    def predict(self, x: Any, *, batch_size: int | None = None) -> Array:
+        """The model's first output in inference mode, with the weights of the moment. Inputs as for `step`, or a path."""
+        return self._evaluator.predict(x, self.parameters, self._running, batch_size)
 
     def values(self) -> dict[str, Array]:
         """Everything that training has changed in the model: parameters and running statistics."""
@@ -207,6 +225,13 @@ class Trainer:
             }
             for place, state in enumerate(self.settings.optimizer.state_names)
         }
+
+    def restore_state(self, found: Checkpoint) -> None:
+        """Take the optimizer's state and the place in the run from a checkpoint."""
+        for place, state in enumerate(self.settings.optimizer.state_names):
+            for name, array in found.arrays[f"optimizer.{state}"].items():
+                self._state[name][place][...] = flat(array, self.parameters.axes[name])
+        restore_place(self, found)
 
     def restore(self, values: dict[str, Array]) -> None:
         """Take values that `values` gave."""
@@ -234,30 +259,10 @@ class Trainer:
     def save(self, path: str | Path) -> None:
         """Write a checkpoint: one .safetensors file with everything, whole or not at all, and a readable .json beside it."""
         if self.ranks is None or self.ranks.first:
-            write_checkpoint(Path(path), self._checkpoint(), self._summary())
+            write_checkpoint(Path(path), checkpoint_of(self), summary_of(self))
         if self.ranks is not None:
             self.ranks.barrier()
-
-    def _checkpoint(self) -> Checkpoint:
-        arrays = {"parameter": self.parameters.copies(), "running": self._running.copies(), "best": self.best or {}}
-        arrays |= {f"optimizer.{state}": values for state, values in self.optimizer_state().items()}
-        about = {
-            "settings": stored(self.settings),
-            "steps": self.steps,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "batch_size": self.batch_size,
-            "epoch_mean": self.epoch_mean.state(),
-            "watch": self.watch,
-            "class_names": self.class_names,
-            "history": self.history.state(),
-        }
-        return Checkpoint(self._graphs.stored.SerializeToString(), arrays, about)
-
-    def _summary(self) -> dict[str, Any]:
-        shapes = {name: list(array.shape) for name, array in self.parameters.arrays.items()}
-        return {"settings": stored(self.settings), "steps": self.steps, "epoch": self.epoch, "batch": self.batch,
-                "epochs": self.history.epochs, "parameters": shapes}  # fmt: skip
+        self.saved_epoch = self.epoch
 
     @classmethod
     def load(
@@ -271,29 +276,12 @@ class Trainer:
         """The trainer that `save` wrote, ready to go on. Schedules and metrics of your own have to be given again."""
         found = read_checkpoint(Path(path))
         try:
-            trainer = cls._from(found, schedule, metrics, ranks)
+            model, values = model_of(found)
+            trainer = cls(model, **restored(found.about["settings"], schedule, metrics), ranks=ranks)
+            trainer.restore(values)
+            trainer.restore_state(found)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, OnnxError):
                 raise
             raise OnnxError(f"the checkpoint '{path}' cannot be used: {type(error).__name__}: {error}") from error
-        return trainer
-
-    @classmethod
-    def _from(cls, found: Checkpoint, schedule: Schedule | None, metrics: Sequence[Any] | None, ranks: Ranks | None) -> Trainer:
-        about = found.about
-        values = {**found.arrays["parameter"], **found.arrays.get("running", {})}
-        model = filled(onnx.ModelProto.FromString(found.model), values)
-        trainer = cls(model, **restored(about["settings"], schedule, metrics), ranks=ranks)
-        trainer.restore(values)
-        for place, state in enumerate(trainer.settings.optimizer.state_names):
-            for name, array in found.arrays[f"optimizer.{state}"].items():
-                trainer._state[name][place][...] = flat(array, trainer.parameters.axes[name])
-        trainer.steps, trainer.epoch, trainer.batch = (int(about[name]) for name in ("steps", "epoch", "batch"))
-        trainer.batch_size = about["batch_size"]
-        if trainer.batch:
-            trainer.epoch_mean.restore(about["epoch_mean"])
-        trainer.watch = (about["watch"][0], bool(about["watch"][1]))
-        trainer.class_names = tuple(about["class_names"])
-        trainer.history = History.of(about["history"])
-        trainer.best = dict(found.arrays["best"]) if found.arrays.get("best") else None
         return trainer
