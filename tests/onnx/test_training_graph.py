@@ -139,7 +139,7 @@ def test_running_statistics_are_no_parameters():
 
 
 def test_nothing_to_train():
-    with pytest.raises(px.OnnxError, match="depends on no trainable parameter: .*all are frozen"):
+    with pytest.raises(px.OnnxError, match=r"depends on no trainable parameter: .*all are frozen"):
         training_graph(lenet(), frozen="*")
 
 

@@ -30,8 +30,8 @@ def fit(**options: Any) -> Any:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: px.Session(None), "a model is a path, the bytes of a file or a ModelProto, not None"),
-        (lambda: px.Trainer(3), "not 3"),
+        (lambda: px.Session(None), "the model is None; it must be a path, the bytes of a file or a ModelProto"),
+        (lambda: px.Trainer(3), "the model is 3"),
         (lambda: px.Session(NO_OUTPUT), "the model has no outputs"),
         (lambda: px.Session(MODEL, seed="a"), "Session: seed is 'a'"),  # type: ignore[arg-type]
         (lambda: px.Session(MODEL).run(None, {"x": [[1], [1, 2]]}), "input 'x' is no array"),
@@ -48,7 +48,7 @@ def fit(**options: Any) -> Any:
         (lambda: px.Trainer(MODEL, metrics=3), "metrics is 3"),  # type: ignore[arg-type]
         (lambda: px.Trainer(MODEL, ranks=3), "ranks is 3"),  # type: ignore[arg-type]
         (lambda: px.Trainer(MODEL).step([[1], [1, 2]], Y), "input 'x' is no array"),
-        (lambda: px.Trainer(MODEL).step(X, np.eye(3)[Y]), "or loss='soft_cross_entropy'"),
+        (lambda: px.Trainer(MODEL).step(X, np.eye(3)[Y]), "or the loss soft_cross_entropy"),
         (lambda: px.Trainer(MODEL).fit(({}, Y)), "the data have no inputs; the model's are x"),
         (lambda: px.Trainer(MODEL).fit((X, [[1], [1, 2]])), "the target is no array"),
         (lambda: px.Trainer(MODEL).fit(lambda: 3), "gave 3, which is no iterable"),
