@@ -71,13 +71,13 @@ def test_what_the_checker_refuses():
 
 def test_control_flow():
     m = Model()
-    condition = m.tensor("condition", np.array(True))
+    condition = m.op("ReduceMax", m.op("Cast", m.input("switch", [2]), to=TensorProto.BOOL))
     branch = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "branch", [],
                                [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])  # fmt: skip
     m.input("x", [2])
     y = m.op("If", condition, then_branch=branch, else_branch=branch)
     m.output(y, [2])
-    with pytest.raises(OnnxError, match=r"\(If, output 't1'\): control flow is not supported"):
+    with pytest.raises(OnnxError, match=r"\(If, output 't3'\): control flow is not supported"):
         load_model(m.proto())
 
 

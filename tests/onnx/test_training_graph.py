@@ -213,6 +213,15 @@ def test_two_nodes_that_share_statistics_go_on_from_each_other():
     assert describe(graph).running["norm.running_mean"] == second.output[1]
 
 
+def test_exponents_are_not_trained_unless_asked_for():
+    m = Model()
+    power = m.tensor("power", np.array(2.0, np.float32))
+    y = m.op("Pow", m.op("Mul", m.input("x", ["n", 2]), m.tensor("gain", np.array(3.0, np.float32))), power)
+    proto = m.proto(y)
+    assert describe(training_graph(proto, "mse")).parameters == ("gain",)
+    assert describe(training_graph(proto, "mse", trainable="power")).parameters == ("power",)
+
+
 # losses
 
 
