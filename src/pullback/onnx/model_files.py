@@ -30,7 +30,8 @@ ModelLike = Any  # a path, the bytes of a file, or a ModelProto
 
 def load_model(source: ModelLike) -> onnx.ModelProto:
     """A copy of a model, with its external data read in; an OnnxError where it cannot be trained or run here."""
-    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which needs this module
+    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which need this module
+    from pullback.onnx.graph.sequences import write_out_sequences
 
     model = _read(source)
     _check_opset(model)
@@ -40,6 +41,7 @@ def load_model(source: ModelLike) -> onnx.ModelProto:
         fold_constants(model)
     _check_control_flow(model.graph)
     _check_rules(model)
+    write_out_sequences(model)
     return expand_operators(model)
 
 
