@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import onnx
 import pytest
 from networks import Model, lenet
@@ -67,6 +66,13 @@ def test_what_the_checker_refuses():
     model.graph.node[0].op_type = "Convolution"
     with pytest.raises(OnnxError, match=r"breaks ONNX's rules: .*Convolution"):
         load_model(model)
+
+
+def test_an_output_of_unknown_rank():
+    m = Model()
+    proto = m.proto(m.op("Relu", m.input("x", [2])))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load_model(proto).graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
 def test_control_flow():

@@ -133,6 +133,8 @@ def _check_rules(model: onnx.ModelProto) -> None:
         looked_at.graph.node.remove(node)
     made = [name for node in apart for name in node.output if name]
     looked_at.graph.input.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in made)
+    for value in looked_at.graph.output:  # of unknown rank, which runtimes allow
+        value.type.tensor_type.shape.SetInParent()
     if not looked_at.graph.node:
         return
     try:

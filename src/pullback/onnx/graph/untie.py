@@ -1,7 +1,7 @@
 """Parameters that an exporter made one because their values were equal, each with an initializer of its own again.
 
-PyTorch's exporter of exported programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases and
-their running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
+PyTorch's exporter of exported programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases
+and their running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
 """
 
 from __future__ import annotations
