@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pullback.registry import CPU, MissingCode, current_backend
 from pullback.rules import Array
 
 SMALLEST = 64 << 10
@@ -16,9 +17,14 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = np.dtype(dtype)
     if dtype.itemsize * int(np.prod(shape, dtype=np.int64)) < SMALLEST:
         return np.empty(shape, dtype)
+    if current_backend() != CPU:
+        return np.empty(shape, dtype)
     from pullback.cpu.engine.memory import new_array
 
-    return new_array(shape, dtype)
+    try:
+        return new_array(shape, dtype)
+    except MissingCode:
+        return np.empty(shape, dtype)
 
 
 def memory_order(x: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:

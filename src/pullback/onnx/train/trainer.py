@@ -143,8 +143,9 @@ class Trainer:
         if not (math.isfinite(result.loss) and math.isfinite(norm)):
             self._not_finite(result.loss, rate)
         self.steps += 1
-        for name, memory in self.parameters.memory.items():
-            self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps, scale)
+        with np.errstate(all="ignore"):  # what overflows here is seen in the next loss
+            for name, memory in self.parameters.memory.items():
+                self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps, scale)
         for name, array in result.running.items():
             self._running[name] = array
         self.history.losses.append(result.loss)
