@@ -2,7 +2,6 @@
 
 import os
 
-import numpy as np
 import onnx
 import pytest
 from networks import Model, lenet
@@ -69,15 +68,22 @@ def test_what_the_checker_refuses():
         load_model(model)
 
 
+def test_an_output_of_unknown_rank():
+    m = Model()
+    proto = m.proto(m.op("Relu", m.input("x", [2])))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load_model(proto).graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
 def test_control_flow():
     m = Model()
-    condition = m.tensor("condition", np.array(True))
+    condition = m.op("ReduceMax", m.op("Cast", m.input("switch", [2]), to=TensorProto.BOOL))
     branch = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "branch", [],
                                [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])  # fmt: skip
     m.input("x", [2])
     y = m.op("If", condition, then_branch=branch, else_branch=branch)
     m.output(y, [2])
-    with pytest.raises(OnnxError, match=r"\(If, output 't1'\): control flow is not supported"):
+    with pytest.raises(OnnxError, match=r"\(If, output 't3'\): control flow is not supported"):
         load_model(m.proto())
 
 

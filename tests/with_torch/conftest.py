@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -17,3 +18,19 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
     monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
     monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For small models: the threads of PyTorch and ours wait for each other longer than they work."""
+    import torch
+
+    import pullback
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with pullback.threads(1):
+            yield
+    finally:
+        torch.set_num_threads(before)

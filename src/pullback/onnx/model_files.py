@@ -30,14 +30,18 @@ ModelLike = Any  # a path, the bytes of a file, or a ModelProto
 
 def load_model(source: ModelLike) -> onnx.ModelProto:
     """A copy of a model, with its external data read in; an OnnxError where it cannot be trained or run here."""
-    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which needs this module
+    from pullback.onnx.graph.folding import expand_operators, fold_constants  # which need this module
+    from pullback.onnx.graph.sequences import write_out_sequences
 
     model = _read(source)
     _check_opset(model)
+    if not model.graph.output:
+        raise OnnxError("the model has no outputs, so there is nothing to run or to train: export it with some")
     if any(node.op_type == "If" for node in model.graph.node):
         fold_constants(model)
     _check_control_flow(model.graph)
     _check_rules(model)
+    write_out_sequences(model)
     return expand_operators(model)
 
 
@@ -129,6 +133,8 @@ def _check_rules(model: onnx.ModelProto) -> None:
         looked_at.graph.node.remove(node)
     made = [name for node in apart for name in node.output if name]
     looked_at.graph.input.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in made)
+    for value in looked_at.graph.output:  # of unknown rank, which runtimes allow
+        value.type.tensor_type.shape.SetInParent()
     if not looked_at.graph.node:
         return
     try:

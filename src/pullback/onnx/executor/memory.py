@@ -21,8 +21,13 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     return new_array(shape, dtype)
 
 
+def memory_order(x: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes from the largest stride to the smallest, and the axes that turn this order back."""
+    order = sorted(range(x.ndim), key=lambda axis: (-abs(x.strides[axis]), axis))
+    return tuple(order), tuple(sorted(range(x.ndim), key=order.__getitem__))
+
+
 def empty_like(x: Array) -> Array:
     """An uninitialised array of the same shape, dtype and order of axes in memory."""
-    order = sorted(range(x.ndim), key=lambda axis: (-abs(x.strides[axis]), axis))
-    back = sorted(range(x.ndim), key=order.__getitem__)
+    order, back = memory_order(x)
     return empty(tuple(x.shape[axis] for axis in order), x.dtype).transpose(back)

@@ -1,7 +1,7 @@
 """Parameters that an exporter made one because their values were equal, each with an initializer of its own again.
 
-PyTorch's exporter of exported programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases and
-their running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
+PyTorch's exporter of exported programs and tf2onnx write equal tensors once. The scales of all fresh normalisations, their biases
+and their running statistics are equal then, but not the same: trained as one tensor they would stay equal for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pullback.onnx.graph.tensor_type import FLOATS
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 SCOPES = "pkg.torch.onnx.name_scopes"
 OF_EXPORTED_PROGRAMS = "node_"  # begins the names of nodes that PyTorch's newer exporter writes
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization")
+WEIGHTED = (
+    "Conv", "ConvTranspose", "Gemm", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
+)  # fmt: skip
+MERGING = ("pytorch", "tf2onnx")  # producers whose exporters write equal tensors once; of others, what is shared is meant so
 LEAVES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}  # names in PyTorch of the inputs of these
 
 
@@ -57,6 +60,8 @@ class Use:
 
 def untie(model: onnx.ModelProto) -> None:
     """Change a model in place. What is shared and has different values in it stays shared: that cannot be chance."""
+    if model.producer_name not in MERGING:
+        return
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type in FLOATS and tensor.dims}
     uses: dict[str, dict[tuple[str, int], list[Use]]] = defaultdict(lambda: defaultdict(list))

@@ -72,9 +72,7 @@ class Trainer:
             loss, optimizer, seed, trainable, frozen, schedule, clip_norm, clip_value, accumulate, metrics
         )
         if ranks is not None and not isinstance(ranks, Ranks):
-            raise OnnxError(
-                f"Trainer: ranks is {shown(ranks)}; it must be those of an MPI job, pullback.onnx.train.mpi.world()"
-            )
+            raise OnnxError(f"Trainer: ranks is {shown(ranks)}; it must be what pullback.onnx.train.mpi.world() gives")
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
         self._graphs, parameters, running = build_graphs(model, self.settings, split=split)
