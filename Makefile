@@ -141,17 +141,17 @@ $(ARM)/ready: pyproject.toml tools/arm_environment.py | $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,test-mpi,lint,examples,train,images]'
+	$(VENV)/$(BIN)/python $(PIP) --editable '.[cli,test,test-train,lint,examples,train,images]'
 	touch $@
 
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
 $(TORCH_VENV)/ready: pyproject.toml tools/torch.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,onnx]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,torch,onnx,peers]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml
@@ -160,7 +160,7 @@ $(JAX_VENV)/ready: pyproject.toml
 	touch $@
 
 $(OLDEST_VENV)-jax/ready: FRAMEWORK := ,jax,examples-jax
-$(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch,onnx
+$(OLDEST_VENV)-torch/ready: FRAMEWORK := ,torch,onnx,test-exports
 # The oldest PyTorch is on the index as a CUDA build alone, which cannot be imported without the libraries that pip fetches with it.
 $(OLDEST_VENV)/ready $(OLDEST_VENV)-jax/ready $(OLDEST_VENV)-torch/ready: pyproject.toml tools/oldest.txt
 	$(OLDEST) -m venv $(@D)

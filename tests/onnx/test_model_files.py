@@ -77,6 +77,13 @@ def test_a_branch_on_a_known_size_is_taken():
     np.testing.assert_array_equal(Session(model).run(None, {"x": x})[0], -x)
 
 
+def test_an_output_of_unknown_rank():
+    m = Model()
+    proto = m.proto(m.op("Relu", m.input("x", [2])))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert load_model(proto).graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
 def test_control_flow():
     m = Model()
     m.input("x", [2])

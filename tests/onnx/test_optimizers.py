@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from pullback.onnx import SGD, Adam, AdamW, OnnxError
+from pullback.onnx.executor.memory import memory_order
 from pullback.onnx.train.clipping import clipped
-from pullback.onnx.train.memory_order import axes_in_memory, dense_copy, flat, unflat
+from pullback.onnx.train.memory_order import dense_copy, flat, unflat
 from pullback.onnx.train.optimizers import Optimizer
 from pullback.onnx.train.weights import Weights
 from pullback.rules import Array
@@ -111,11 +112,11 @@ def test_filters_are_updated_in_their_own_memory_order() -> None:
 def test_memory_order_of_gaps_and_of_single_axes() -> None:
     gaps = np.arange(24.0).reshape(4, 6)[:, ::2].T
     copy = dense_copy(gaps)
-    assert axes_in_memory(copy) == (1, 0)
+    assert memory_order(copy)[0] == (1, 0)
     assert np.shares_memory(flat(copy, (1, 0)), copy)
     np.testing.assert_array_equal(unflat(flat(copy, (1, 0)), copy.shape, (1, 0)), gaps)
     one = dense_copy(np.ones((3, 1, 1, 2)))
-    assert np.shares_memory(flat(one, axes_in_memory(one)), one)
+    assert np.shares_memory(flat(one, memory_order(one)[0]), one)
     assert flat(np.array(2.0), ()).shape == (1,)
 
 

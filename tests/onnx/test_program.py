@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from program_models import model, node, whole
 
 import pullback as pb
 import pullback.onnx as px
@@ -17,32 +18,6 @@ from pullback.onnx.executor import fusion, program
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
 from pullback.onnx.executor.registry import FUSED, Node
-
-RNG = np.random.default_rng(0)
-
-
-def whole(*shape: int) -> np.ndarray:
-    """Small whole numbers, whose sums are exact."""
-    return RNG.integers(-4, 5, shape).astype(np.float32)
-
-
-def model(
-    nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: list[str], weights: dict[str, np.ndarray] | None = None
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    domain = "com.microsoft" if op_type in ("ReluGrad", "BatchNormInternal", "BatchNormalizationGrad", "ConvGrad") else ""
-    return helper.make_node(op_type, inputs.split(), outputs.split(), domain=domain, **attributes)
 
 
 def test_in_place_never_changes_what_others_hold() -> None:

@@ -139,7 +139,7 @@ def test_running_statistics_are_no_parameters():
 
 
 def test_nothing_to_train():
-    with pytest.raises(px.OnnxError, match="depends on no trainable parameter: all are frozen"):
+    with pytest.raises(px.OnnxError, match=r"depends on no trainable parameter: .*all are frozen"):
         training_graph(lenet(), frozen="*")
 
 
@@ -211,6 +211,15 @@ def test_two_nodes_that_share_statistics_go_on_from_each_other():
     first, second = (node for node in graph.graph.node if node.op_type == "BatchNormInternal")
     assert second.input[3] == first.output[1]
     assert describe(graph).running["norm.running_mean"] == second.output[1]
+
+
+def test_exponents_are_not_trained_unless_asked_for():
+    m = Model()
+    power = m.tensor("power", np.array(2.0, np.float32))
+    y = m.op("Pow", m.op("Mul", m.input("x", ["n", 2]), m.tensor("gain", np.array(3.0, np.float32))), power)
+    proto = m.proto(y)
+    assert describe(training_graph(proto, "mse")).parameters == ("gain",)
+    assert describe(training_graph(proto, "mse", trainable="power")).parameters == ("power",)
 
 
 # losses

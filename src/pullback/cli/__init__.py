@@ -51,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"pullback {__version__}")
-    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     commands = (
         train_command,
         grads_command,
@@ -67,7 +67,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         command.add(subparsers)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        print(f"pullback {options.command}: {_unknown(unknown[0], subparsers.choices[options.command])}", file=sys.stderr)
+        chosen = next(each for each in subparsers.choices.values() if each.get_default("run") is options.run)
+        print(f"{chosen.prog}: {_unknown(unknown[0], chosen)}", file=sys.stderr)
         return 2
     try:
         check_environment()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,8 @@ def _show(options: argparse.Namespace) -> None:
 
     graph = training_graph(chosen_model(options.model), options.loss or LOSS, options.train_only, tuple(options.freeze))
     stages = make_stages(graph)
+    if options.model is not None:  # exporters call every graph the same
+        stages = replace(stages, name=options.model.name)
     print_table(_title(stages), ("forward", "makes", "backward", PARAMETER), _rows(stages.stages), texts=True)
     if options.out is not None:
         save_model(graph, options.out)

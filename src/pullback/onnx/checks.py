@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,14 @@ def number(who: str, name: str, value: Any, least: float = 0.0, most: float = ma
         fits = False
     if not fits:
         raise OnnxError(f"{who}: {name} is {shown(value)}; it must be a number, {bounds}")
+
+
+def without_numpy(settings: Any) -> None:
+    """Numbers of NumPy in a frozen dataclass become Python's, which checkpoints can hold."""
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(settings, each.name, value.item())
 
 
 def array_of(what: str, value: Any) -> Array:

@@ -35,6 +35,8 @@ def load_model(source: ModelLike) -> onnx.ModelProto:
 
     model = _read(source)
     _check_opset(model)
+    if not model.graph.output:
+        raise OnnxError("the model has no outputs, so there is nothing to run or to train: export it with some")
     if any(node.op_type == "If" for node in model.graph.node):
         fold_constants(model)
     _check_control_flow(model.graph)
@@ -131,6 +133,8 @@ def _check_rules(model: onnx.ModelProto) -> None:
         looked_at.graph.node.remove(node)
     made = [name for node in apart for name in node.output if name]
     looked_at.graph.input.extend(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []) for name in made)
+    for value in looked_at.graph.output:  # of unknown rank, which runtimes allow
+        value.type.tensor_type.shape.SetInParent()
     if not looked_at.graph.node:
         return
     try:

@@ -6,7 +6,7 @@ computed from them); later runs skip those nodes. It also sees where a result ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,14 +38,13 @@ MOST_PLANS = 32
 class Program:
     """A graph, forward or training. `outputs`: those to compute, all where None.
 
-    `fed`: initializers whose values are not kept, since every run is given them. Nothing of the model itself is kept: a part of a
-    protobuf message holds the whole of it in memory.
+    Nothing of the model itself is kept: a part of a protobuf message holds the whole of it in memory.
     """
 
-    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None, fed: Collection[str] = ()) -> None:
+    def __init__(self, model: onnx.ModelProto, outputs: Sequence[str] | None = None) -> None:
         graph, opsets = model.graph, opsets_of(model)
         self.outputs = tuple(value.name for value in graph.output) if outputs is None else tuple(outputs)
-        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer if tensor.name not in fed}
+        defaults = {tensor.name: to_array(tensor) for tensor in graph.initializer}
         self.inputs = {value.name: argument(value) for value in graph.input}
         self.required = tuple(name for name in self.inputs if name not in defaults)
         self._declared = {value.name: static_shape(value) for value in (*graph.value_info, *graph.output, *graph.input)}

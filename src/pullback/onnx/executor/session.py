@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pullback.nearest import did_you_mean
-from pullback.onnx.checks import array_of
+from pullback.onnx.checks import array_of, whole
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.executor.context import Context
 from pullback.onnx.executor.program import Program
@@ -29,7 +29,7 @@ class Session:
         self._program = Program(proto)
         self._inputs = {value.name: argument(value) for value in proto.graph.input}
         self._outputs = tuple(argument(value) for value in proto.graph.output)
-        self._seed, self._runs = seed, 0
+        self._seed, self._runs = whole("Session", "seed", seed, 0), 0
         self._narrowed: dict[tuple[str, ...], Program] = {self._program.outputs: self._program}
         self._model = proto
 
@@ -40,9 +40,10 @@ class Session:
     def get_outputs(self) -> list[Argument]:
         return list(self._outputs)
 
-    def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Array]:
+    def run(self, output_names: Sequence[str] | str | None, inputs: Mapping[str, Any]) -> list[Array]:
         """The outputs named (None: all), in order. Inputs by name; initializers that are inputs too may be given or left out."""
-        names = self._program.outputs if output_names is None else tuple(output_names)
+        asked = (output_names,) if isinstance(output_names, str) else output_names
+        names = self._program.outputs if asked is None else tuple(asked)
         program = self._narrowed.get(names)
         if program is None:
             for name in names:

@@ -30,9 +30,12 @@ FILLED_BY_TORCH = re.compile(r"(new_)?(zeros|ones|full)")
 
 
 def _literals(ready: Prepared) -> set[str]:
-    """Single numbers with made-up names outside the places of weights: exporters write the numbers of formulas so."""
-    weights = {node.input[i] for node in ready.graph.node for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
-    return {name for name in ready.tensors if not ready.types[name].shape and name not in weights and MADE_UP.search(name)}
+    """Single numbers of formulas: exponents, and those with made-up names outside the places of weights."""
+    nodes = ready.graph.node
+    weights = {node.input[i] for node in nodes for i in WEIGHT_PLACES.get(node.op_type, ()) if i < len(node.input)}
+    exponents = {node.input[1] for node in nodes if node.op_type == "Pow"}
+    single = [name for name in ready.tensors if not ready.types[name].shape and name not in weights]
+    return {name for name in single if name in exponents or MADE_UP.search(name)}
 
 
 def _constants_of_torch(ready: Prepared) -> set[str]:

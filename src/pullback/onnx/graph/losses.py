@@ -102,6 +102,8 @@ def _bce_with_logits(g: Builder, logits: Value, target: Value, options: LossOpti
 def _classes(output: TensorType) -> TensorType:
     """One class number for each vector of scores, which lies along axis 1."""
     shape = output.shape
+    if shape is not None and len(shape) < 2:
+        raise OnnxError(f"the output has shape {shape}; cross_entropy takes scores of shape (rows, classes, ...)")
     return TensorType(TensorProto.INT64, None if shape is None else (shape[0], *shape[2:]))
 
 

@@ -195,7 +195,7 @@ class _Reverse:
         if not trained:
             raise OnnxError(
                 f"the loss '{loss}' depends on no trainable parameter: "
-                + ("all are frozen" if not self.parameters else f"not on {', '.join(self.parameters[:5])}")
+                + ("it has none, or all are frozen" if not self.parameters else f"not on {', '.join(self.parameters[:5])}")
             )
         return trained
 

@@ -21,14 +21,8 @@ SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 SCOPES = "pkg.torch.onnx.name_scopes"
 OF_EXPORTED_PROGRAMS = "node_"  # begins the names of nodes that PyTorch's newer exporter writes
 WEIGHTED = (
-    "Conv",
-    "ConvTranspose",
-    "Gemm",
-    "BatchNormalization",
-    "LayerNormalization",
-    "GroupNormalization",
-    "InstanceNormalization",
-)
+    "Conv", "ConvTranspose", "Gemm", "BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
+)  # fmt: skip
 LEAVES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}  # names in PyTorch of the inputs of these
 
 
@@ -54,12 +48,13 @@ class Use:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Uses with the same key are of one tensor. Scale, bias and statistics of a normalisation are four."""
-        return self.owner, self.place if self.node.op_type in WEIGHTED else 0
+        """Uses with the same key are of one tensor. Scale, bias and statistics of a batch normalisation are four, whoever wrote it."""
+        several = self.node.op_type == "BatchNormalization" or (self.owner and self.node.op_type in WEIGHTED)
+        return self.owner, self.place if several else 0
 
     def wish(self, name: str) -> str:
         """The name that the tensor probably had."""
-        leaf = LEAVES[self.place] if self.node.op_type in WEIGHTED else name.rpartition(".")[2]
+        leaf = LEAVES.get(self.place, "weight") if self.node.op_type in WEIGHTED else name.rpartition(".")[2]
         return f"{self.owner}.{leaf}"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.executor.memory import empty, empty_like
+from pullback.onnx.executor.memory import empty, empty_like, memory_order
 from pullback.onnx.executor.registry import Node
 from pullback.rules import Array
 
@@ -59,12 +59,6 @@ def axes_of(node: Node, axes: Any, rank: int) -> tuple[int, ...]:
     if len(set(found)) < len(found):
         raise refused(node, f"axes {list(ints(axes))} name an axis twice", "name each axis once")
     return tuple(found)
-
-
-def memory_order(x: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes from the largest stride to the smallest, and the axes that turn this order back."""
-    order = sorted(range(x.ndim), key=lambda axis: (-abs(x.strides[axis]), axis))
-    return tuple(order), tuple(sorted(range(x.ndim), key=order.__getitem__))
 
 
 def take(x: Array, indices: npt.NDArray[np.int64], axis: int) -> Array:

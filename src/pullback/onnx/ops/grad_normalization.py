@@ -8,7 +8,7 @@ from pullback.onnx.executor.layout import channels_last
 from pullback.onnx.executor.memory import empty_like
 from pullback.onnx.executor.registry import MICROSOFT, PULLBACK, Node, op
 from pullback.onnx.ops.convolution import for_kernel, from_kernel
-from pullback.onnx.ops.normalization import by_channel, channel_sums, grouped, normalized
+from pullback.onnx.ops.normalization import by_channel, channel_sums, channel_window_sums, grouped, normalized
 from pullback.rules import Array
 
 
@@ -64,13 +64,3 @@ def lrn_grad(node: Node, dy: Array, x: Array) -> Array:
     power = s ** kind(-beta)
     back = channel_window_sums(dy * x * power / s, behind, before)
     return np.asarray(dy * power - x * back * kind(2 * factor * beta))
-
-
-def channel_window_sums(x: Array, before: int, behind: int) -> Array:
-    """Of each channel, the sum over so many channels before it, itself, and so many behind."""
-    sums, channels = np.zeros_like(x), x.shape[1]
-    for offset in range(-before, behind + 1):
-        low, high = max(0, -offset), min(channels, channels - offset)
-        if low < high:
-            sums[:, low:high] += x[:, low + offset : high + offset]
-    return sums

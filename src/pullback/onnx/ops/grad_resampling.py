@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from pullback.onnx.executor.memory import memory_order
 from pullback.onnx.executor.registry import PULLBACK, Node, op
-from pullback.onnx.ops.arguments import memory_order
 from pullback.onnx.ops.resize import RESIZE_BY_MODES, AxisSamples, resize_samples
 from pullback.onnx.ops.shapes import PAD_BY_INPUTS, pad_widths, padded_cells
 from pullback.rules import Array

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from pullback.onnx.executor.memory import memory_order
 from pullback.onnx.executor.registry import MICROSOFT, Node, op
-from pullback.onnx.ops.arguments import axis_of, ints, memory_order, scalar
+from pullback.onnx.ops.arguments import axis_of, ints, scalar
 from pullback.onnx.ops.shapes import SLICE_BY_INPUTS, slices
 from pullback.rules import Array
 

@@ -124,16 +124,21 @@ def lp_normalization(node: Node, x: Array) -> Array:
     return np.asarray(np.divide(x, norms, out=np.zeros_like(x), where=norms != 0))
 
 
+def channel_window_sums(x: Array, before: int, behind: int) -> Array:
+    """Of each channel, the sum over so many channels before it, itself, and so many behind."""
+    sums, channels = np.zeros_like(x), x.shape[1]
+    for offset in range(-before, behind + 1):
+        low, high = max(0, -offset), min(channels, channels - offset)
+        if low < high:
+            sums[:, low:high] += x[:, low + offset : high + offset]
+    return sums
+
+
 @op("LRN")
 def local_response_normalization(node: Node, x: Array) -> Array:
     """Each cell divided by a power of the mean square of its neighbours in the channels."""
-    size, channels = node.attr("size"), x.shape[1]
-    squares = np.square(x)
-    sums = np.zeros_like(x)
-    for offset in range(-((size - 1) // 2), size // 2 + 1):
-        low, high = max(0, -offset), min(channels, channels - offset)
-        if low < high:
-            sums[:, low:high] += squares[:, low + offset : high + offset]
+    size = node.attr("size")
+    sums = channel_window_sums(np.square(x), (size - 1) // 2, size // 2)
     sums *= x.dtype.type(node.attr("alpha", 0.0001) / size)
     sums += x.dtype.type(node.attr("bias", 1.0))
     np.power(sums, x.dtype.type(node.attr("beta", 0.75)), out=sums)

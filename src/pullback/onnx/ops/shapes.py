@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pullback.onnx.executor.memory import empty
+from pullback.onnx.executor.memory import empty, memory_order
 from pullback.onnx.executor.registry import Node, op
-from pullback.onnx.ops.arguments import axes_of, axis_of, ints, memory_order, refused, scalar, take
+from pullback.onnx.ops.arguments import axes_of, axis_of, ints, refused, scalar, take
 from pullback.rules import Array
 
 SLICE_BY_INPUTS = 10

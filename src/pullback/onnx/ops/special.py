@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from pullback.onnx.ops.arguments import memory_order, result_like
+from pullback.onnx.executor.memory import memory_order
+from pullback.onnx.ops.arguments import result_like
 from pullback.rules import Array
 
 BLOCK = 1 << 13  # elements whose temporaries stay in the cache

@@ -135,6 +135,8 @@ def _listed(arrays: Mapping[str, Any]) -> str:
 
 def by_name(inputs: Any, specs: Specs) -> Mapping[str, Any]:
     """Inputs as a mapping: one array belongs to the model's one input."""
+    if not specs:
+        raise OnnxError("the model has no inputs, so it has no rows to train on: export it with one")
     if isinstance(inputs, Mapping):
         return inputs
     if len(specs) != 1:

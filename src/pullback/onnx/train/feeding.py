@@ -122,6 +122,10 @@ class Feeder:
             and array.ndim > 0
             and all(not isinstance(size, int) or size == n for size, n in zip(shape[1:], array.shape[1:], strict=True))
         )
+        if shape == ():
+            raise OnnxError(
+                f"{what} has no rows: the model takes a single number. An output of one number is a loss: loss='name'"
+            )
         if not fits or not array.ndim:
             sizes = ["rows", *(str(size or "any") for size in (shape or ())[1:])]
             taken = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"

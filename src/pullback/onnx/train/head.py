@@ -69,6 +69,8 @@ class _Head:
             if node.input[1] not in self.tensors:
                 raise self._refuse(f"node '{node.name}' (Reshape) has a shape that is computed")
             self.reshapes.append(node.input[1])
+        if not before:
+            raise self._refuse(f"there is no layer before the output (node '{node.name}' has constants alone)")
         return self._find(before[0])
 
     def _weight(self) -> tuple[str, Array, int]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from pullback.onnx.executor.memory import memory_order
 from pullback.rules import Array
-
-
-def axes_in_memory(x: Array) -> tuple[int, ...]:
-    """The axes of an array from the one with the longest stride to the one whose elements are side by side."""
-    return tuple(sorted(range(x.ndim), key=lambda axis: (-abs(x.strides[axis]), axis)))
 
 
 def dense_copy(x: Array) -> Array:
     """A copy without gaps whose axes lie in memory as they do in x."""
-    axes = axes_in_memory(x)
-    return np.array(x.transpose(axes), order="C").transpose(np.argsort(axes))
+    axes, back = memory_order(x)
+    return np.array(x.transpose(axes), order="C").transpose(back)
 
 
 def flat(x: Array, axes: tuple[int, ...]) -> Array:

@@ -100,7 +100,16 @@ def scores_of(
     metrics: Sequence[Metric], results: Mapping[str, Array], outputs: Sequence[str], target: Array | None
 ) -> list[float]:
     """The mean of each metric over a batch, from the first output; a function of the user's may give it itself, or values."""
-    return [] if target is None else [float(np.mean(metric.score(results[outputs[0]], target))) for metric in metrics]
+    return [] if target is None else [_mean(metric, metric.score(results[outputs[0]], target)) for metric in metrics]
+
+
+def _mean(metric: Metric, values: Any) -> float:
+    try:
+        return float(np.mean(values))
+    except (TypeError, ValueError) as error:
+        raise OnnxError(
+            f"metric {metric.name!r} gave {shown(values)}; it must give a number, or an array of numbers"
+        ) from error
 
 
 class Mean:

@@ -19,6 +19,7 @@ from pullback.rules import Array
 
 BUCKET_BYTES = 1 << 20
 GRACE_SECONDS = 1.0  # in which other ranks may fail for the same reason
+INTERRUPTED = 130  # the status of what Ctrl-C ended, as shells have it
 # What launchers set: MPICH and Intel MPI, Open MPI, MVAPICH; Slurm's PMIx says the rank alone.
 SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 RANK_VARIABLE = "PMIX_RANK"
@@ -91,6 +92,8 @@ class Ranks:
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:
                 raise
+            if isinstance(error, KeyboardInterrupt):
+                self._break_off()
             if self._all_failed():
                 if self.first:
                     raise
@@ -99,6 +102,13 @@ class Ranks:
             print(f"rank {self.rank} of {self.size} failed, so the job ends: {what}", file=sys.stderr, flush=True)
             sys.stdout.flush()
             self.comm.Abort(1)
+
+    def _break_off(self) -> None:
+        """Ctrl-C comes anywhere, also into sums that then never end: MPI would wait for them, and so it is not ended in order."""
+        sys.stdout.flush()
+        if not self.first:
+            time.sleep(GRACE_SECONDS)  # in which rank 0 may say what is kept
+        self.comm.Abort(INTERRUPTED)
 
     def _name_processes(self) -> None:
         places = self.comm.gather((self._mpi.Get_processor_name(), os.getpid()))

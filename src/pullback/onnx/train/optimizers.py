@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.onnx.checks import number
+from pullback.onnx.checks import number, without_numpy
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.hints import hinted
 from pullback.rules import Array
@@ -20,6 +20,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         self._check()
+        without_numpy(self)
 
     def _check(self) -> None:
         number(type(self).__name__, "lr", self.lr)
@@ -91,9 +92,9 @@ class Adam(Optimizer):
         who = type(self).__name__
         if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
             raise OnnxError(f"{who}: betas is {self.betas!r}; it must be a pair of numbers such as (0.9, 0.999)")
-        object.__setattr__(self, "betas", tuple(self.betas))
         for i, beta in enumerate(self.betas):
             number(who, f"betas[{i}]", beta, most=1.0, open_end=True)
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))
         number(who, "eps", self.eps)
         number(who, "weight_decay", self.weight_decay)
 

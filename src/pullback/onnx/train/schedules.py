@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pullback.onnx.checks import number, whole
+from pullback.onnx.checks import number, whole, without_numpy
 from pullback.onnx.errors import OnnxError
 from pullback.onnx.hints import hinted
 
@@ -37,6 +37,7 @@ class Schedule:
         if self.by not in UNITS:
             raise OnnxError(f"{type(self).__name__}: by is {self.by!r}; it must be 'epoch' or 'step'")
         self._check()
+        without_numpy(self)
 
     def _check(self) -> None:
         pass

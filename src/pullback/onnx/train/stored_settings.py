@@ -73,8 +73,8 @@ def checked_settings(
         None if trainable is None else names_of("trainable", trainable),
         names_of("frozen", frozen),
         Constant() if schedule is None else schedule,
-        clip_norm,
-        clip_value,
+        None if clip_norm is None else float(clip_norm),
+        None if clip_value is None else float(clip_value),
         whole("Trainer", "accumulate", accumulate, 1),
         find_metrics(metrics, loss),
     )

@@ -72,9 +72,7 @@ class Trainer:
             loss, optimizer, seed, trainable, frozen, schedule, clip_norm, clip_value, accumulate, metrics
         )
         if ranks is not None and not isinstance(ranks, Ranks):
-            raise OnnxError(
-                f"Trainer: ranks is {shown(ranks)}; it must be those of an MPI job, pullback.onnx.train.mpi.world()"
-            )
+            raise OnnxError(f"Trainer: ranks is {shown(ranks)}; it must be what pullback.onnx.train.mpi.world() gives")
         self.ranks = ranks
         split = ranks is not None or accumulate > 1
         self._graphs, parameters, running = build_graphs(model, self.settings, split=split)
@@ -145,8 +143,9 @@ class Trainer:
         if not (math.isfinite(result.loss) and math.isfinite(norm)):
             self._not_finite(result.loss, rate)
         self.steps += 1
-        for name, memory in self.parameters.memory.items():
-            self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps, scale)
+        with np.errstate(all="ignore"):  # what overflows here is seen in the next loss
+            for name, memory in self.parameters.memory.items():
+                self.settings.optimizer.update(memory, gradients[name], self._state[name], rate, self.steps, scale)
         for name, array in result.running.items():
             self._running[name] = array
         self.history.losses.append(result.loss)

@@ -9,7 +9,8 @@ import numpy as np
 
 from pullback.nearest import did_you_mean
 from pullback.onnx.errors import OnnxError
-from pullback.onnx.train.memory_order import axes_in_memory, dense_copy, flat
+from pullback.onnx.executor.memory import memory_order
+from pullback.onnx.train.memory_order import dense_copy, flat
 from pullback.rules import Array
 from pullback.shown import shown
 
@@ -22,7 +23,7 @@ class Weights(MutableMapping[str, Array]):
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self.arrays = {name: dense_copy(array) for name, array in arrays.items()}
-        self.axes = {name: axes_in_memory(array) for name, array in self.arrays.items()}
+        self.axes = {name: memory_order(array)[0] for name, array in self.arrays.items()}
         self.memory = {name: flat(array, self.axes[name]) for name, array in self.arrays.items()}
 
     def _known(self, name: str) -> Array:
