@@ -85,3 +85,11 @@ def test_a_branch_inside_a_model_that_is_trained():
     trainer.step(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32))
     assert not any(node.op_type == "If" for node in trainer.model().graph.node)
     assert trainer.model().graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_numbers_of_formulas_are_not_trained():
+    """A scalar that TensorFlow's variable gave is a parameter; the epsilon of a written-out normalisation is none."""
+    m = Model()
+    y = m.op("Mul", m.input("x", ["N", 3]), m.weight("net/scale/ReadVariableOp:0", ()))
+    m.output(m.op("Add", y, m.weight("net/layer_normalization/add/y:0", ())), ["N", 3])
+    assert describe(px.training_graph(m.proto(), loss="mse")).parameters == ("net/scale/ReadVariableOp:0",)

@@ -48,7 +48,7 @@ class Use:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Uses with the same key are of one tensor. Scale, bias and statistics of a batch normalisation are four, whoever wrote it."""
+        """Uses with the same key are of one tensor. Scale, bias and statistics of a batch normalisation are always four."""
         several = self.node.op_type == "BatchNormalization" or (self.owner and self.node.op_type in WEIGHTED)
         return self.owner, self.place if several else 0
 
