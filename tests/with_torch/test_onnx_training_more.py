@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from onnx import numpy_helper
 from onnx_more_models import MORE_MODELS, VisionTransformer, conv_norm
 from torch import nn
 from torch_models import MODELS, export, make
@@ -144,3 +148,51 @@ def test_a_warning_where_the_exporter_folds_normalisations(dynamo: bool) -> None
     assert len(gradients) == len(theirs)
     for g in theirs:  # whose order is the exporter's
         assert min(np.linalg.norm(o - g) / np.linalg.norm(g) for o in gradients.values() if o.shape == g.shape) < 1e-9
+
+
+def test_frozen_normalisations_keep_their_statistics() -> None:
+    """Of an export in training mode as well: what is trained sees the layers as they are after training."""
+    torch.manual_seed(0)
+    model = unlike_new(nn.Sequential(conv_norm(3, 6), conv_norm(6, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten())).double()
+    x, target = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.randint(6, (5,))
+    proto = for_training(model, x, opset=17)
+    model.load_state_dict(
+        {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in proto.graph.initializer}, strict=False
+    )
+    loss = nn.functional.cross_entropy(model.eval()(x), target)
+    loss.backward()
+    names = ("0.0.weight", "1.0.weight")
+    ours, gradients = px.gradients(proto, x.numpy(), target.numpy(), trainable=names)
+    assert ours == pytest.approx(loss.item(), rel=1e-9)
+    check_gradients(gradients, {name: model.get_parameter(name).grad.numpy() for name in names}, 1e-9)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first, self.cells = nn.Conv2d(3, 6, 3), nn.Linear(6, 4), nn.Conv2d(6, 5, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.stem(x))
+        return self.first(y.mean((2, 3))), self.cells(y)
+
+
+def test_the_loss_of_a_later_output_with_cells_that_do_not_count() -> None:
+    torch.manual_seed(0)
+    model, x = TwoHeads().double(), torch.randn(3, 3, 8, 8, dtype=torch.float64)
+    target = torch.randint(5, (3, 6, 6))
+    target[:, :2] = 255
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = io.BytesIO()
+        torch.onnx.export(
+            model, (x,), file, dynamo=False, opset_version=17, input_names=["x"], output_names=["classes", "cells"]
+        )
+    loss = nn.functional.cross_entropy(model(x)[1], target, ignore_index=255)
+    loss.backward()
+    ours, gradients = px.gradients(file.getvalue(), x.numpy(), target.numpy(), output="cells", ignore_index=255)
+    assert ours == pytest.approx(loss.item(), rel=1e-9)
+    check_gradients(gradients, {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}, 1e-9)
+    target[0, 5, 5] = 6
+    with pytest.raises(px.OnnxError, match="is class 6; the model has 5 classes"):
+        px.gradients(file.getvalue(), x.numpy(), target.numpy(), output="cells", ignore_index=255)

@@ -22,7 +22,7 @@ def candidates(ready: Prepared) -> list[str]:
     return [name for name in ready.tensors if ready.types[name].floating and name not in running]
 
 
-# Names that exporters make up: of PyTorch's two, of tf2onnx and Keras (results of TensorFlow's nodes, but for variables), and numbers.
+# Names that exporters make up: of PyTorch's two, of tf2onnx and Keras (results of TensorFlow's nodes, except variables), numbers.
 MADE_UP = re.compile(r"^\d+$|^val_\d+$|^onnx::|scalar|const|__\d+$|^(?!.*ReadVariableOp).+:\d+$", re.IGNORECASE)
 
 

@@ -23,9 +23,18 @@ def to_training_mode(ready: Prepared, depends: set[str]) -> dict[str, str]:
     for node in ready.graph.node:
         if node.op_type == "BatchNormalization" and depends.intersection(node.input[1:3]):
             _batch_norm(ready, node, running)
+        elif node.op_type == "BatchNormalization":
+            keep_statistics(node)
         elif node.op_type == "Dropout":
             _dropout(ready, node)
     return {name: output for name, output in running.items() if name in ready.tensors}
+
+
+def keep_statistics(node: onnx.NodeProto) -> None:
+    """A batch normalisation that uses its running statistics, also where the model was exported in training mode."""
+    for attribute in [each for each in node.attribute if each.name == "training_mode"]:
+        node.attribute.remove(attribute)
+    del node.output[1:]
 
 
 def _batch_norm(ready: Prepared, node: onnx.NodeProto, running: dict[str, str]) -> None:

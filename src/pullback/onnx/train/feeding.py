@@ -59,10 +59,15 @@ def _reshaping(given: tuple[int, ...], wanted: tuple[int | str | None, ...]) -> 
 
 
 class Feeder:
-    """Checks what a model is given. `classes`: how many there are, where that is known and targets are class numbers."""
+    """Checks what a model is given. `classes`: how many there are, where that is known and targets are class numbers.
 
-    def __init__(self, inputs: Mapping[str, Argument], target: Argument | None, classes: int | None) -> None:
-        self.inputs, self.target, self.classes = inputs, target, classes
+    `ignored`: a class number that does not count, and need not be one of these.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Argument], target: Argument | None, classes: int | None, ignored: int | None = None
+    ) -> None:
+        self.inputs, self.target, self.classes, self.ignored = inputs, target, classes, ignored
         self.fixed = fixed_batch(inputs)
 
     def feeds(self, batch: Batch) -> Feeds:
@@ -158,6 +163,8 @@ class Feeder:
             return
         classes, largest = self.classes, int(target.max())
         wrong = (target < 0) | (target >= classes) if classes is not None else target < 0
+        if self.ignored is not None:
+            wrong &= target != self.ignored
         if not wrong.any():
             return
         place = tuple(int(i) for i in np.argwhere(wrong)[0])

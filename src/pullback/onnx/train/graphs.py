@@ -95,10 +95,10 @@ def _check_end(model: onnx.ModelProto, loss: str) -> None:
         )
 
 
-def class_count(training: onnx.ModelProto, loss: str) -> int | None:
+def class_count(training: onnx.ModelProto, loss: str, output: str | None = None) -> int | None:
     """How many classes a model with class numbers as targets has, where its output's shape says so."""
-    first = describe(training).outputs[:1]
-    shape = next((argument(value).shape for value in training.graph.output if value.name in first), None)
+    scores = output or next(iter(describe(training).outputs), None)
+    shape = next((argument(value).shape for value in training.graph.output if value.name == scores), None)
     if loss != CLASS_NUMBERS or shape is None or len(shape) < 2:
         return None
     return shape[1] if isinstance(shape[1], int) else None

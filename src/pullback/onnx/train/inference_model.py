@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from pullback.onnx.errors import OnnxError
+from pullback.onnx.graph.training_mode import keep_statistics
 from pullback.rules import Array
 
 TRAINING_OUTPUTS = 5  # of BatchNormalization before version 14, which trains if it has them all
@@ -21,14 +22,11 @@ def inference_mode(model: onnx.ModelProto) -> onnx.ModelProto:
     read = {name for node in copy.graph.node for name in node.input} | {value.name for value in copy.graph.output}
     for node in copy.graph.node:
         if node.op_type == "BatchNormalization":
-            for attribute in node.attribute:
-                if attribute.name == "training_mode":
-                    attribute.i = 0
             if read & set(node.output[1:]):
                 raise OnnxError(
                     f"node '{node.name}' (BatchNormalization): something reads its statistics, which it has in training mode alone"
                 )
-            del node.output[1:]
+            keep_statistics(node)
         elif node.op_type == "Dropout" and len(node.input) > 2:
             del node.input[2:]
     _remove_unread(copy.graph)
