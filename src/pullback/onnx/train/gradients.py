@@ -34,8 +34,8 @@ def gradients(
     """The loss of a batch and {parameter: gradient}, of a model in training mode.
 
     `inputs`: an array, or {name: array} for a model with several inputs; `target` is left out where the loss is an output of the
-    model. `output`, `ignore_index`, `delta`: as of `training_graph`. `seed` decides what Dropout drops. For many batches use Trainer,
-    which prepares the model once.
+    model. `output`, `ignore_index`, `delta`: as of `training_graph`. `seed` decides what Dropout drops. For many batches use
+    Trainer, which prepares the model once.
     """
     graph = training_graph(model, loss, trainable, frozen, output=output, ignore_index=ignore_index, delta=delta)
     names = describe(graph)
