@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +54,11 @@ def collected(file: str) -> list[NodeCase]:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            importlib.import_module(f"{generators.__name__}.{file}")
+            name = f"{generators.__name__}.{file}"
+            if name in sys.modules:  # imported by another test, whose `expect` has had the cases
+                importlib.reload(sys.modules[name])
+            else:
+                importlib.import_module(name)
     finally:
         generators.expect = original
     return cases

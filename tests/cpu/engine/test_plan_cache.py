@@ -205,7 +205,7 @@ def test_no_plan_has_a_cache_of_its_own() -> None:
         if hasattr(value, "cache_clear") and "cache_clear" not in vars(value)  # `planned` gives each its own
         if value.__module__ == name
     }
-    few = {"filter_order", "machine", "recycling", "roofs", "system", "threads", "plan_cache"}
+    few = {"dense", "filter_order", "machine", "recycling", "roofs", "system", "threads", "plan_cache"}
     assert {name for name in plain if name.split(".")[2] != "machine_code" and name.split(".")[3] not in few} == set()
 
 

@@ -7,7 +7,6 @@ this form. Channels that are innermost make rows, others planes.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +70,6 @@ def per_channel(op: str, name: str, values: Array, shape: Shape) -> Array:
     return array
 
 
-@cache
 def _copies(rows: int, row_bytes: int) -> int:
     """How many rows are taken as one: a divisor of all that makes narrow ones wide, best of all of whole cache lines."""
     fitting = [count for count in range(1, max(1, MOST_WIDTH // row_bytes) + 1) if rows % count == 0]
