@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "onnx"))
+sys.path.insert(0, str(HERE.parent / "with_onnx"))
 
 import networks  # noqa: E402
 import rule_cases  # noqa: E402
