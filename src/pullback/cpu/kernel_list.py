@@ -16,7 +16,7 @@ from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
 from pullback.cpu.depthwise import planes as group_planes
-from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, whole
+from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, transposed, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
@@ -82,6 +82,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.max_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool, transposed.plan)),
         Row("rows", rows.can, None, partial(run.max_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.max_pool, planes.forward_plan)),
     ),
@@ -96,6 +97,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad_from_winners, whole.max_grad_plan)),
         Row("gather", gather.can, gather.pays, partial(run.max_pool_grad_from_winners, gather.max_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool_grad_from_winners, transposed.plan)),
         Row("phases", phases.can, phases.pays, run.max_pool_grad_by_phases, FALSE_WINNERS),
         Row("scatter", scatter.can, None, partial(run.max_pool_grad_from_winners, scatter.max_grad_plan)),
     ),
@@ -107,6 +109,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool, transposed.plan)),
         Row("separable", separable.can, separable.pays, separable.avg_pool),
         Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.avg_pool, planes.forward_plan)),
@@ -115,6 +118,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool_grad, whole.avg_grad_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool_grad, transposed.plan)),
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
     "adaptive_max_pool": (Row("channels", adaptive.can, None, adaptive.max_pool),),

@@ -245,3 +245,47 @@ class ScatterMaxGradFromIndices(Record):
     """Image after image; an index outside its own image is counted in faults."""
 
     ints = "dy indices dx per_piece images source_image target_image faults"
+
+
+class Run(Record):
+    """Rows of an image that follow each other."""
+
+    ints = "first rows"
+
+
+class TransposedBlock(Record):
+    """Target rows of an image and the source rows that they need: from first_source on, in `runs` runs from number `run` on."""
+
+    ints = "first_source run runs first_target targets"
+
+
+class Transposed(Record):
+    """Bands of `lanes` planes transposed into scratch; a piece has `per_piece` of `units`, each a block of target rows of a band.
+
+    source_row, target_row, source_cells, target_cells: elements of a row and of a plane. inner: a compiled kernel over channels
+    whose piece b makes block b; inner_block: its arguments, of which each thread has a copy of inner_words at inner_start.
+    target_start, code_start: where targets and winners lie in scratch, transposed.
+    """
+
+    ints = (
+        "per_piece units blocks planes lanes source_row source_cells target_row target_cells "
+        "block_table runs inner inner_block inner_words inner_start target_start"
+    )
+
+
+class TransposedMaxForward(Transposed):
+    """y, winners, indices and what makes a winner an index: as in MaxForward. own_start: winners of a block as they are indexed."""
+
+    ints = "x y winners indices index_image row_base col_base tap_base code_start own_start"
+
+
+class TransposedAvgForward(Transposed):
+    ints = "x y"
+
+
+class TransposedMaxGrad(Transposed):
+    ints = "dy winners dx code_start"
+
+
+class TransposedAvgGrad(Transposed):
+    ints = "dy dx"

@@ -28,11 +28,11 @@ def _exact_share(problem: Problem) -> float:
 
 
 @planned
-def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
-    """max_pool or avg_pool; by_rows: each piece is one output row."""
+def forward_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """max_pool or avg_pool; rows_each: output rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, is_max = shape_of(problem), problem.winner is not None
-    blocks, pieces = blocked(shape, by_rows)
+    blocks, pieces = blocked(shape, rows_each)
     fields, scratch = forward_fields(problem, shape, winner_row_bytes(problem, shape), wide_divisors=True)
     if not is_max:
         fields["share"] = _exact_share(problem)

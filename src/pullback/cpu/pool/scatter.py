@@ -26,7 +26,7 @@ from pullback.settings import cores
 from pullback.window import Window
 
 IN_NO_BLOCK = -(1 << 60)  # elements from anywhere
-FINDERS: dict[str, Callable[[Problem, bool], Plan]] = {
+FINDERS: dict[str, Callable[[Problem, int], Plan]] = {
     "channels": channels.forward_plan, "rows": rows.forward_plan, "planes": planes.forward_plan,
 }  # fmt: skip
 
@@ -121,7 +121,7 @@ def max_grad_from_x_plan(problem: Problem, finder: str) -> Plan:
     problem = simplified(problem)
     shape = shape_of(problem)
     fields, pieces, code_start = _fields(problem, shape)
-    find = FINDERS[finder](replace(problem, op="max_pool", return_winners=True), True)
+    find = FINDERS[finder](replace(problem, op="max_pool", return_winners=True), 1)
     find_start = code_start + round_up(shape.out_row * problem.winner_dtype.itemsize + slack(), LINE)
     words = round_up(len(find.template), 8)  # whole lines, so that the scratch behind them is aligned
     fields |= {

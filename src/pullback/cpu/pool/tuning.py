@@ -17,3 +17,10 @@ PHASES_WRITE, PHASES_ELEMENT = 0.03, 0.09  # to write an element of dx, and to m
 PHASES_TAP = 0.035  # to compare one winner with one tap
 # Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; and for each tap.
 GATHER_CELL, GATHER_FOUR, GATHER_FOUR_TAP, GATHER_TWO, GATHER_TWO_TAP = 5.0, 2.5, 2.1, 2.5, 1.4
+
+TRANSPOSED_BYTES = 256 << 10  # bytes of a transposed block, sources and targets
+MOST_TRANSPOSED_BYTES = 4 << 20  # bytes of one target row with its sources, of a vector of planes
+# Costs of transposed planes, in nanoseconds on one core: to move an element in or out, a target cell of a band of planes, and a tap
+# of a register of these.
+TRANSPOSED_ELEMENT, TRANSPOSED_CELL = 0.1, 8.0
+TRANSPOSED_TAP = {"max_pool": 0.8, "avg_pool": 0.4, "max_pool_grad_from_winners": 0.7, "avg_pool_grad": 0.4}
