@@ -17,9 +17,9 @@ from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool import channels, planes, rows
 from pullback.cpu.pool.common import Shape, Table, row_block, shape_of, simplified, variant
 from pullback.cpu.pool.forward import index_tables
-from pullback.cpu.pool.records import MANY, CodeSteps, ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
+from pullback.cpu.pool.records import CHAINS, MANY, CodeSteps, ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
 from pullback.cpu.pool.tables import in_three, needed_rows
-from pullback.cpu.pool.tuning import SCATTER_BYTES, SPAN_ELEMENTS
+from pullback.cpu.pool.tuning import SCATTER_BYTES, SPAN_ELEMENTS, TOGETHER_BYTES, TOGETHER_OUTPUTS
 from pullback.cpu.refusals import ordinary
 from pullback.problem import IndexProblem, Problem
 from pullback.settings import cores
@@ -60,7 +60,7 @@ def _tables(problem: Problem, shape: Shape) -> dict[str, Any]:
         "stride": stride, "span": span, "cells": (begins // channels * stride).astype(np.int32),
         "firsts": (begins // channels * (stride * channels) + begins % channels).astype(np.int32),
         "reach": int(tables["tap_base"].max()) + (shape.out_cols * stride - window.pad_low[-1]) * channels,
-        "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(three, shape),
+        "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(three, shape), "table_bytes": 0,
     }  # fmt: skip
 
 
@@ -79,7 +79,34 @@ def _code_steps(window: Window, shape: Shape) -> Table:
         "by_cols": ceil_div(1 << 16, cols_each), "by_rows": ceil_div(1 << 16, rows_each), "kernel_cols": cols_each,
         "kernel_rows": rows_each, "dilation": window.dilation[2], "row_dilation": window.dilation[1],
         "code_step": col, "row_step": row - cols_each * col, "plane_step": plane - rows_each * row,
+        "plane_dilation": window.dilation[0], "planes": window.input_size[0],
     })  # fmt: skip
+
+
+def _together(problem: Problem, shape: Shape) -> int:
+    """How many images are taken together, or 0 where they are large."""
+    outputs, cells = shape.out_rows * shape.out_row, shape.in_rows * shape.in_row
+    if problem.winner_dtype.itemsize > 1 or outputs > SPAN_ELEMENTS or cells * shape.wide > TOGETHER_BYTES // CHAINS:
+        return 0
+    most = min(TOGETHER_OUTPUTS // outputs, TOGETHER_BYTES // (cells * shape.wide), round_up(shape.images, CHAINS))
+    return max(CHAINS, most // CHAINS * CHAINS)
+
+
+def _image_tables(window: Window, shape: Shape, together: int) -> dict[str, Any]:
+    """Where the windows of all outputs of some images begin: as places, and their columns, rows and planes."""
+    depth, row, col = (window.starts(axis) for axis in range(3))
+    places = ((depth[:, None, None] * window.input_size[1] + row[:, None]) * window.input_size[2] + col)[..., None] * shape.channels
+    places = places + np.arange(shape.channels)
+    firsts = np.arange(together)[:, None] * (shape.in_rows * shape.in_row) + places.ravel()
+    each = [
+        np.tile(np.broadcast_to(axis, places.shape).ravel(), together)
+        for axis in (col[:, None], row[:, None, None], depth[:, None, None, None])
+    ]
+    rest = -firsts.size % MANY
+    cells = np.pad(np.stack(each), ((0, 0), (0, rest))).astype(np.int32)  # whole registers of them
+    return {
+        "firsts": np.pad(firsts.ravel(), (0, rest)).astype(np.int32), "cells": cells, "table_bytes": cells[0].nbytes,
+    }  # fmt: skip
 
 
 def _fields(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
@@ -97,10 +124,18 @@ def _fields(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
     most_rows = int(np.diff(block_row).max(initial=0))
     places_start = round_up(most_rows * shape.in_row * shape.wide, LINE) if narrow else 0
     tables = _tables(problem, shape)
+    together = _together(problem, shape) if problem.op == "max_pool_grad_from_winners" else 0
+    if together:
+        units = shape.images
+        per_piece, pieces = cut_pieces(ceil_div(units, together), shape.moved_bytes)
+        per_piece *= together
+        places_start = round_up(together * shape.in_rows * shape.in_row * shape.wide, LINE) if narrow else 0
+        tables |= _image_tables(in_three(window), shape, together)
     fields = tables | {
         "dy": None, "dx": None, "per_piece": per_piece, "units": units, "blocks": blocks, "rows": shape.in_rows,
         "cols": shape.in_cols, "channels": shape.channels, "source_rows": shape.out_rows, "source_cols": shape.out_cols,
         "block_row": block_row, "need_ptr": need_ptr, "need_row": need, "places_start": places_start,
+        "together": together,
     }  # fmt: skip
     return fields, pieces, places_start + tables["firsts"].nbytes + LINE  # the last register of a row may run past it
 

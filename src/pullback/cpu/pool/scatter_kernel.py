@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from pullback.cpu.pool.records import (
+    CHAINS,
     MANY,
     CodeSteps,
     MaxForward,
@@ -18,7 +19,7 @@ from pullback.cpu.pool.records import (
     ScatterMaxGradFromIndices,
     ScatterMaxGradFromX,
 )
-from pullback.cpu.pool.scatter_places_kernel import many_places, many_places_in_rows
+from pullback.cpu.pool.scatter_places_kernel import many_places, many_places_in_images, many_places_in_rows
 from pullback.cpu.simd.native import atomic_add, call_piece, copy_bytes, fill_zero, within
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.vectors import get_int, get_int32, inline, outline, stay_outline
@@ -27,6 +28,16 @@ AHEAD = 2048  # elements zeroed before they are reached
 
 
 code_steps_at, forward_at = records_at(CodeSteps), records_at(MaxForward, changes=True)
+
+
+@inline
+def steps_of(args):
+    """What many_places wants to know of the window."""
+    code = code_steps_at(args.code_steps, 0)
+    return (
+        args.taps, args.cols, args.plane_rows, code.by_cols, code.by_rows, code.kernel_cols, code.kernel_rows, code.dilation,
+        code.row_dilation, code.code_step, code.row_step, code.plane_step, code.plane_dilation, code.planes,
+    )  # fmt: skip
 
 
 @cache
@@ -59,11 +70,7 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
         `codes` is the one row. places: scratch for the places of many winners.
         """
         stay_outline()
-        code = code_steps_at(args.code_steps, 0)
-        steps = (
-            args.taps, args.cols, args.plane_rows, code.by_cols, code.by_rows, code.kernel_cols, code.kernel_rows, code.dilation,
-            code.row_dilation, code.code_step, code.row_step, code.plane_step,
-        )  # fmt: skip
+        steps = steps_of(args)
         cols, channels, span = args.source_cols, args.channels, args.span
         many = WINNER == 1 and args.many
         batch = max(1, span // cols)  # rows taken together, so that places are read long after they are written
@@ -117,15 +124,68 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
     return scatter_rows, finish
 
 
+@cache
+def make_scatter_images(lanes: Any) -> Any:
+    """scatter_images: add all outputs of some small images, which follow each other in `out`."""
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    get, get_wide, put_wide = lanes.get, lanes.get_wide, lanes.put_wide
+
+    @inline
+    def add(places, values, out, k):
+        place = get_int32(places + 4 * k)
+        if place >= 0:
+            spot = out + place * WIDE
+            put_wide(spot, get_wide(spot) + get(values + k * SIZE))
+
+    @outline
+    def scatter_images(args, values, winners, out, images, outputs, size, places):
+        """outputs, size: elements of dy and of dx of one image."""
+        stay_outline()
+        fill_zero(out, images * size * WIDE)
+        length, steps = images * outputs, steps_of(args)
+        for j in range(0, length, MANY):
+            many_places_in_images(
+                places + 4 * j, winners + j, length - j, args.firsts + 4 * j, 0, args.cells + 4 * j, 0, args.table_bytes, steps,
+                images * size,
+            )  # fmt: skip
+        chain = images // CHAINS * outputs
+        for k in range(chain):
+            add(places, values, out, k)
+            add(places, values, out, k + chain)
+            add(places, values, out, k + 2 * chain)
+            add(places, values, out, k + 3 * chain)
+        for k in range(CHAINS * chain, length):
+            add(places, values, out, k)
+
+    return scatter_images
+
+
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE, WINNER = lanes.size, lanes.compute_size, lanes.winner_size
     get, get_wide, put_wide = lanes.get, lanes.get_wide, lanes.put_wide
     scatter_rows, finish = make_scatter(lanes, many_places, False)
     scatter_rows_of_planes, _ = make_scatter(lanes, many_places_in_rows, True)
 
+    scatter_images = make_scatter_images(lanes) if WINNER == 1 else None
+
+    @inline
+    def small_images(args, first, last, scratch):
+        """Images first .. last-1, some of them together."""
+        size, outputs = args.rows * args.cols * args.channels, args.source_rows * args.source_cols * args.channels
+        for image in range(first, last, args.together):
+            count = min(args.together, last - image)
+            target = args.dx + image * size * SIZE
+            out, at = target if SIZE == WIDE else scratch, image * outputs
+            values, winners = args.dy + at * SIZE, args.winners + at * WINNER
+            scatter_images(args, values, winners, out, count, outputs, size, scratch + args.places_start)
+            finish(target, out, count * size, count * size)
+
     def max_grad(args: ScatterMaxGrad, piece, scratch):
         in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
         places = scratch + args.places_start
+        if WINNER == 1 and args.together:
+            small_images(args, piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units), scratch)
+            return
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)

@@ -5,6 +5,8 @@ from __future__ import annotations
 PLANE_BYTES = 160 << 10  # bytes of the unpacked rows of a block (kernel planes)
 SCATTER_BYTES = 512 << 10  # bytes of a block of dx at most, where it is made in scratch
 PHASE_BYTES = 12 << 10  # bytes of the phases of a block, which are made and interleaved in the first-level cache
+TOGETHER_BYTES = 24 << 10  # bytes of dx of small images that are taken together at the most (kernel scatter)
+TOGETHER_OUTPUTS = 1024  # and their outputs
 SPAN_ELEMENTS = 256  # outputs whose windows' first cells are tabulated (kernel scatter)
 MOST_UNPACKED_BYTES = 64 << 20  # bytes of unpacked rows, or twice the input: beyond, mostly padding would be unpacked
 MOST_SPLIT_STRIDE = 4  # cells: strides by which the kernel rows splits a row in registers
