@@ -75,8 +75,8 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, rows, phases (with one channel, or for
-# averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, transposed, rows, phases (with one
+# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
@@ -89,6 +89,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool_grad": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad, whole.max_grad_from_x_plan)),
+        Row("winners", ordinary, transposed.pays_for_winners, run.max_pool_grad_by_winners),
         Row("channels", channels.can, channels.pays, _from_x("channels")),
         Row("rows", rows.can, None, _from_x("rows")),
         Row("planes", planes.can, None, _from_x("planes")),

@@ -102,10 +102,10 @@ def _image_tables(window: Window, shape: Shape, together: int) -> dict[str, Any]
         np.tile(np.broadcast_to(axis, places.shape).ravel(), together)
         for axis in (col[:, None], row[:, None, None], depth[:, None, None, None])
     ]
-    rest = -firsts.size % MANY
-    cells = np.pad(np.stack(each), ((0, 0), (0, rest))).astype(np.int32)  # whole registers of them
+    rest = np.zeros(-firsts.size % MANY, np.int64)  # whole registers of them
+    cells = np.concatenate([np.append(axis, rest) for axis in each]).astype(np.int32)
     return {
-        "firsts": np.pad(firsts.ravel(), (0, rest)).astype(np.int32), "cells": cells, "table_bytes": cells[0].nbytes,
+        "firsts": np.append(firsts, rest).astype(np.int32), "cells": cells, "table_bytes": cells.nbytes // 3,
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
-from pullback.cpu.pool import channels, gather, records, tuning
+from pullback.cpu.pool import channels, choice, gather, phases, planes, records, rows, tuning
 from pullback.cpu.pool.common import Shape, Table, shape_of, simplified, variant
 from pullback.cpu.pool.forward import index_tables
 from pullback.cpu.pool.tables import in_three, sources
@@ -50,7 +50,26 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
-    return "others cost less"
+    """Whether it costs less than all others that can."""
+    others = []
+    if problem.op in FORWARD:
+        others += [choice.rows_cost(problem)] if rows.can(problem) is None else []
+        others += [choice.planes_cost(problem)] if planes.can(problem) is None else []
+    elif problem.winner is not None:
+        others.append(choice.from_winners_cost(problem, phases.can(problem) is None))
+    elif phases.can_average(problem) is None:
+        others.append(choice.shares_cost(problem))
+    if others and min(others) < cost(problem)[0]:
+        return "transposing planes would cost more than it saves here"
+    return None
+
+
+def pays_for_winners(problem: Problem) -> str | None:
+    """Of a max-pool gradient from x that keeps all winners: whether transposed planes find them sooner than others, row by row."""
+    forward = replace(problem, op="max_pool", return_winners=True)
+    if (refused := can(forward)) is not None:
+        return f"the kernel that keeps winners does not find these: {refused}"
+    return pays(forward)
 
 
 def _reach(window: Window, axis: int, count: int, forward: bool) -> int:

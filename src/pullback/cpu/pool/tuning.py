@@ -9,13 +9,14 @@ TOGETHER_BYTES = 24 << 10  # bytes of dx of small images that are taken together
 TOGETHER_OUTPUTS = 1024  # and their outputs
 SPAN_ELEMENTS = 256  # outputs whose windows' first cells are tabulated (kernel scatter)
 MOST_UNPACKED_BYTES = 64 << 20  # bytes of unpacked rows, or twice the input: beyond, mostly padding would be unpacked
-MOST_SPLIT_STRIDE = 4  # cells: strides by which the kernel rows splits a row in registers
+SPLIT_STRIDES = (1, 2, 4)  # cells: strides by which the kernel rows splits a row in registers; by 3 it takes long
 
 # Costs of the max-pool gradients from winners, in nanoseconds on one core.
 SCATTER_ELEMENT = 0.085  # to zero an element of dx
 SCATTER_OUTPUT = 0.55  # per output, added to its winner where windows do not overlap
 SCATTER_OVERLAP = 0.85  # per output where they do, and additions wait for each other
 PHASES_WRITE, PHASES_ELEMENT = 0.03, 0.09  # to write an element of dx, and to make one lane of the registers that hold it
+PHASES_PACK_3, PHASES_PACK = 0.25, 0.5  # to interleave an element of dx by a stride of 3, and by one beyond 4
 PHASES_TAP = 0.035  # to compare one winner with one tap
 # Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; and for each tap.
 GATHER_CELL, GATHER_FOUR, GATHER_FOUR_TAP, GATHER_TWO, GATHER_TWO_TAP = 5.0, 2.5, 2.1, 2.5, 1.4
@@ -24,5 +25,11 @@ TRANSPOSED_BYTES = 256 << 10  # bytes of a transposed block, sources and targets
 MOST_TRANSPOSED_BYTES = 4 << 20  # bytes of one target row with its sources, of a vector of planes
 # Costs of transposed planes, in nanoseconds on one core: to move an element in or out, a target cell of a band of planes, and a tap
 # of a register of these.
-TRANSPOSED_ELEMENT, TRANSPOSED_CELL = 0.1, 8.0
-TRANSPOSED_TAP = {"max_pool": 0.8, "avg_pool": 0.4, "max_pool_grad_from_winners": 0.7, "avg_pool_grad": 0.4}
+TRANSPOSED_ELEMENT, TRANSPOSED_CELL = 0.15, 1.5
+TRANSPOSED_TAP = {"max_pool": 0.75, "avg_pool": 0.17, "max_pool_grad_from_winners": 0.35, "avg_pool_grad": 0.25}
+# Of rows: a load of two registers of outputs, and each tap of it (an average's) or each register that is loaded (a maximum's).
+ROWS_LOAD, ROWS_TAP, ROWS_REGISTER = 5.0, 0.9, 2.0
+# Of planes: an element that is unpacked, a tap of an output, an output row, an input row.
+PLANES_ELEMENT, PLANES_TAP, PLANES_OUT_ROW, PLANES_IN_ROW = 0.45, 0.03, 15.0, 8.0
+# Of the average gradient by phases: an element of dx, a tap of an output, a row of dx, and each phase of it.
+SHARES_ELEMENT, SHARES_TAP, SHARES_ROW, SHARES_PHASE = 0.1, 0.03, 7.0, 3.0
