@@ -76,7 +76,8 @@ def _sweeps(op: str) -> tuple[Row, ...]:
 
 
 # By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, transposed, rows, phases (with one
-# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: winners, planes, scatter, winograd,
+# cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,

@@ -67,7 +67,9 @@ def from_winners_cost(problem: Problem, phases: bool) -> float:
 def rows_cost(problem: Problem) -> float:
     """Of max_pool or avg_pool by the kernel rows."""
     shape, window = shape_of(simplified(problem)), simplified(problem).window
-    loads = shape.images * shape.out_rows * ceil_div(shape.out_cols, lanes_at_once(shape.wide) // 2)
+    each = ceil_div(shape.out_cols, lanes_at_once(shape.wide) // 2)
+    masked = min(each, 2 if window.pad_low[-1] else 1)  # at the ends of a row
+    loads = shape.images * shape.out_rows * (each + masked * tuning.ROWS_MASKED)
     if problem.winner is None:
         return loads * (tuning.ROWS_LOAD + tuning.ROWS_TAP * window.tap_count)
     taps, stride = window.kernel[-1], window.stride[-1]
@@ -78,7 +80,10 @@ def rows_cost(problem: Problem) -> float:
 def planes_cost(problem: Problem) -> float:
     """Of max_pool or avg_pool by the kernel planes."""
     shape, window = shape_of(simplified(problem)), simplified(problem).window
-    rows = shape.in_rows * (tuning.PLANES_IN_ROW + tuning.PLANES_ELEMENT * shape.in_row)
+    again = (
+        max(1, window.output_size[0] * window.kernel[0] / window.input_size[0]) if window.rank == 3 else 1
+    )  # of a plane of cells
+    rows = again * shape.in_rows * (tuning.PLANES_IN_ROW + tuning.PLANES_ELEMENT * shape.in_row)
     outputs = shape.out_rows * (tuning.PLANES_OUT_ROW + tuning.PLANES_TAP * window.tap_count * shape.out_row)
     return shape.images * (rows + outputs)
 

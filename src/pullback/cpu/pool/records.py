@@ -6,7 +6,7 @@ from pullback.cpu.engine.records import Record
 
 NOWHERE = -1  # a place in no block
 MANY = 16  # winners turned into places at once (scatter)
-CHAINS = 4  # images whose outputs are added in turn, so that no addition waits for the one before (scatter)
+CHAINS = 4  # runs of images whose outputs are added in turn (scatter)
 
 
 class Axis(Record):
@@ -211,8 +211,9 @@ class Scatter(Record):
     `span` columns, int32. tap_at, tap_cell, tap_row: where each tap lies from there, as a place, a column and a row; behind the
     taps numbers that lie in no block. row_cells: the row of its plane in which an output row's windows begin, or 0 where a tap
     above or below its plane cannot meet another plane. reach: how far a row's cells may lie from its base. many: places fit 32
-    bits. together: small images that are taken together, or 0: then firsts are of all their outputs, cells are followed by the rows
-    and the planes in which windows begin, table_bytes apart, and a unit is an image.
+    bits. together: whole images that are taken together, or 0: then firsts are of a run of these (a CHAINS-th), behind cells come
+    the rows and the planes in which windows begin, table_bytes apart, and a unit is an image. quick: winners are looked at first,
+    as border and false_codes (of PhasesMaxGrad) say, and true ones are trusted; offsets: where each code's tap lies, int32.
     """
 
     ints = (
@@ -221,17 +222,15 @@ class Scatter(Record):
         "block_row need_ptr need_row "
         "row_base col_first col_step col_cell stride span firsts cells reach "
         "taps tap_at tap_cell tap_row row_cells plane_rows "
-        "many code_steps places_start together table_bytes"
+        "many code_steps places_start together table_bytes quick border border_count false_codes offsets"
     )
 
 
 class CodeSteps(Record):
     """What makes a winner's code (a byte) an offset: reciprocals, in 1 / 2**16, of the window's columns and rows; these and their
-    dilations; a step per tap, per row of taps that it counts past, and per plane; the dilation of planes, and how many there are."""
+    dilations; a step per tap, per row of taps that it counts past, and per plane; the planes' dilation, and their number."""
 
-    ints = (
-        "by_cols by_rows kernel_cols kernel_rows dilation row_dilation code_step row_step plane_step plane_dilation planes"
-    )
+    ints = "by_cols by_rows kernel_cols kernel_rows dilation row_dilation code_step row_step plane_step plane_dilation planes"
 
 
 class ScatterMaxGrad(Scatter):

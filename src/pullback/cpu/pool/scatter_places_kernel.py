@@ -16,8 +16,8 @@ from pullback.cpu.simd.vectors import I8, I32, I64, pointer, some_lanes, splat_l
 
 @cache
 def make_many_places(looks_at: str) -> Any:
-    """looks_at: beside columns, the taps of which other axes are looked for outside the input, where they may meet a cell of another
-    plane or image: of none, of "rows" (all windows in one row), of "all" (each window in a row and plane of its own).
+    """looks_at: on which axes beside columns taps outside the input are looked for, since they may meet a cell of another plane or
+    image: on none, on "rows" (all windows begin in one row), on "all" (each begins in a row and a plane of its own).
     """
 
     @intrinsic

@@ -1,4 +1,4 @@
-"""Plans of pooling with vectors over planes, which are transposed into scratch a band at a time: channels_first, short rows, odd strides."""
+"""Plans of pooling with vectors over planes, transposed into scratch a band at a time: channels_first, short rows, any stride."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.window import Window
 
-SUMS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}  # what scratch holds, by its bytes
+SUMS: dict[int, np.dtype[Any]] = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}  # what scratch holds, by its bytes
 FORWARD = ("max_pool", "avg_pool")
 
 

@@ -1,8 +1,8 @@
-"""Pooling in channels_first with vectors over planes: a band of planes is transposed into scratch, where the kernels over channels run.
+"""Pooling in channels_first with vectors over planes: a band of planes is transposed into scratch, where kernels over channels run.
 
-All planes (channels of all images) are alike, so a band of them, transposed, is one image in channels_last whose channels they are:
-vectors are full however short the rows are, and strides cost nothing. The results are transposed back. In scratch elements are wide.
-Lanes behind the last plane hold rubbish that is not copied out.
+All planes (channels of all images) are alike, so a band of them, transposed, is one image in channels_last whose channels they
+are: vectors are full however short the rows are, and strides cost nothing. The results are transposed back. In scratch elements
+are wide. Lanes behind the last plane hold rubbish that is not copied out.
 """
 
 from __future__ import annotations

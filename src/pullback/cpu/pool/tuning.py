@@ -5,8 +5,11 @@ from __future__ import annotations
 PLANE_BYTES = 160 << 10  # bytes of the unpacked rows of a block (kernel planes)
 SCATTER_BYTES = 512 << 10  # bytes of a block of dx at most, where it is made in scratch
 PHASE_BYTES = 12 << 10  # bytes of the phases of a block, which are made and interleaved in the first-level cache
-TOGETHER_BYTES = 24 << 10  # bytes of dx of small images that are taken together at the most (kernel scatter)
-TOGETHER_OUTPUTS = 1024  # and their outputs
+TOGETHER_BYTES, TOGETHER_OUTPUTS = 24 << 10, 1024  # of dx and dy of whole images that are taken together (kernel scatter)
+MOST_IMAGE_BYTES, MOST_IMAGE_OUTPUTS = 128 << 10, 16 << 10  # of an image that is taken whole
+MOST_BORDER = (
+    0.4  # of the outputs of an image: where more stick out, it is quicker to look at each of them than to trust the others
+)
 SPAN_ELEMENTS = 256  # outputs whose windows' first cells are tabulated (kernel scatter)
 MOST_UNPACKED_BYTES = 64 << 20  # bytes of unpacked rows, or twice the input: beyond, mostly padding would be unpacked
 SPLIT_STRIDES = (1, 2, 4)  # cells: strides by which the kernel rows splits a row in registers; by 3 it takes long
@@ -25,11 +28,12 @@ TRANSPOSED_BYTES = 256 << 10  # bytes of a transposed block, sources and targets
 MOST_TRANSPOSED_BYTES = 4 << 20  # bytes of one target row with its sources, of a vector of planes
 # Costs of transposed planes, in nanoseconds on one core: to move an element in or out, a target cell of a band of planes, and a tap
 # of a register of these.
-TRANSPOSED_ELEMENT, TRANSPOSED_CELL = 0.15, 1.5
+TRANSPOSED_ELEMENT, TRANSPOSED_CELL = 0.26, 1.5
 TRANSPOSED_TAP = {"max_pool": 0.75, "avg_pool": 0.17, "max_pool_grad_from_winners": 0.35, "avg_pool_grad": 0.25}
-# Of rows: a load of two registers of outputs, and each tap of it (an average's) or each register that is loaded (a maximum's).
-ROWS_LOAD, ROWS_TAP, ROWS_REGISTER = 5.0, 0.9, 2.0
+# Of rows: a load of two registers of outputs, and each tap of it (an average's) or each register that is loaded (a maximum's); how
+# much more a load under a mask takes, in loads.
+ROWS_LOAD, ROWS_TAP, ROWS_REGISTER, ROWS_MASKED = 5.0, 0.9, 2.0, 1.5
 # Of planes: an element that is unpacked, a tap of an output, an output row, an input row.
-PLANES_ELEMENT, PLANES_TAP, PLANES_OUT_ROW, PLANES_IN_ROW = 0.45, 0.03, 15.0, 8.0
+PLANES_ELEMENT, PLANES_TAP, PLANES_OUT_ROW, PLANES_IN_ROW = 0.6, 0.03, 15.0, 8.0
 # Of the average gradient by phases: an element of dx, a tap of an output, a row of dx, and each phase of it.
 SHARES_ELEMENT, SHARES_TAP, SHARES_ROW, SHARES_PHASE = 0.1, 0.03, 7.0, 3.0
