@@ -56,6 +56,11 @@ class Profile:
         return dearer(self.transform / self.fma, BUILT_IN.transform / BUILT_IN.fma)
 
     @cached_property
+    def moving(self) -> float:
+        """Single elements, which go with a core's clock as the first-level cache does, and not with the width of its vectors."""
+        return dearer(self.l1 / self.fma, BUILT_IN.l1 / BUILT_IN.fma)
+
+    @cached_property
     def copying(self) -> float:
         """From and to the second-level cache."""
         return dearer(self.l2 / self.fma, BUILT_IN.l2 / BUILT_IN.fma)
