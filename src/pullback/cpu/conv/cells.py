@@ -129,6 +129,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
         "row_blocks": ceil_div(h.bases, rows), "col_blocks": ceil_div(w.bases, cols), "block_rows": rows, "block_cols": cols,
         "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
         "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
+        "row_phases": len(w.phases),
         "plane_bytes": plane, "block_channels": block_channels, "terms": terms,
         "phase_table": phase_table(sweep, starts, grid, (0, 0, 0), kept),
         "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
