@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
@@ -61,21 +61,47 @@ class Cut:
     tile_pitch: int
 
 
-def cut_convolution(shape: Shape) -> Cut:
+def cut_convolution(shape: Shape, threads: int = 2) -> Cut:
+    """For two threads as it is cheapest; for more with so many pieces that they end together."""
     tile_pitch = round_up(shape.in_channels, shape.lanes) * shape.sum_bytes
     depth_block, slots = depths_of_block(shape)
     tile_bytes = shape.points * tile_pitch * slots * shape.tap_blocks
     block = tiles_of_block(
         shape, tile_bytes, depth_block, int(machine().l2_bytes * tuning.CONVOLVE_CACHE), tuning.CONVOLVE_TILES
     )
-    pieces = shape.groups * ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
+    others = shape.groups * ceil_div(shape.target.depth, depth_block)
     panels = ceil_div(shape.out_channels, packed_filter(shape).panel)
-    return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, pieces)), tile_pitch)
+    panel_block = ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, others * ceil_div(shape.positions, block)))
+    if threads > 2:
+        block, panel_block = _cut_for(shape, threads, others, block, panels)
+    return Cut(block, panel_block, tile_pitch)
 
 
-def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
+def _cut_for(shape: Shape, threads: int, others: int, most: int, panels: int) -> tuple[int, int]:
+    """Positions and panels of a piece, of at most `most` and `panels`, with which the last of so many threads is done first.
+
+    Of smaller blocks each loads the filter, and with fewer panels tiles are transformed more often.
+    """
+    fewest = min(most, tuning.CONVOLVE_TILES[0])
+    sizes = {round_up(ceil_div(shape.positions, blocks), shape.dilation[2]) for blocks in range(
+        ceil_div(shape.positions, most), ceil_div(shape.positions, fewest) + 1
+    )}  # fmt: skip
+    terms = shape.k_blocks * shape.in_channels
+    read = shape.tap_blocks * ceil_div(shape.in_channels, shape.lanes) * tuning.READ
+    panel = register_tile(shape.out_channels, shape.lanes)[1] * (terms + tuning.TERMS + tuning.WRITE)
+
+    def seconds(cut: tuple[int, int]) -> float:
+        block, panel_block = cut
+        pieces = others * ceil_div(shape.positions, block) * ceil_div(panels, panel_block)
+        return ceil_div(pieces, threads) * (block * read + (block + tuning.PANEL_TILES) * panel_block * panel)
+
+    cuts = ((block, ceil_div(panels, parts)) for block in sizes if block <= most for parts in range(1, panels + 1))
+    return min(cuts, key=lambda cut: (seconds(cut), -cut[0], -cut[1]))
+
+
+def _convolve_plan(problem: Problem, shape: Shape, threads: int) -> Plan:
     """The products, from the transformed filter."""
-    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape), machine().vector_bytes
+    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape, threads), machine().vector_bytes
     depth_block, slots = depths_of_block(shape)
     products_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     products = shape.points * (depth_block * cut.block * packed.panel * shape.sum_bytes + vector_bytes)
@@ -106,11 +132,11 @@ class ConvolvePlans:
     leaves_cells: bool  # whether some cells of the target are not written
 
 
-@planned
-def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
+@planned_for_threads
+def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
     return ConvolvePlans(
-        _filter_plan(problem, shape, flipped, order), _convolve_plan(problem, shape), packed_filter(shape).total,
+        _filter_plan(problem, shape, flipped, order), _convolve_plan(problem, shape, threads), packed_filter(shape).total,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

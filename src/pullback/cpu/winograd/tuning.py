@@ -6,6 +6,7 @@ from __future__ import annotations
 CONVOLVE_CACHE = 7 / 16  # of the second-level cache for the transformed tiles of a block: with their products they stay in it
 CONVOLVE_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 FEWEST_PIECES = 4  # where there are enough results: pieces with different results of the same tiles transform these again
+PANEL_TILES = 5  # tiles whose products with a panel take as long as loading it
 FILTER_CHUNK = 16  # input channels of a piece of the filter
 FEWEST_TILES_THAT_PAY = 8  # of a block
 
