@@ -10,19 +10,21 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import Record
 from pullback.cpu.machine_code import dry_run
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Code, Variant
 
-# Up to so many bytes moved, waking another thread costs more than it saves; and then so many for each thread, some 5 microseconds
-# of work. Plans of convolutions count four multiplications as a byte.
+# Up to so many bytes moved, waking another thread costs more than it saves, by the built-in figures; and then so many for each
+# thread, some 5 microseconds of work. Plans of convolutions count four multiplications as a byte.
 PARALLEL_BYTES, THREAD_BYTES = 96 << 10, 64 << 10
 
 
 def threads_that_pay(moved_bytes: int) -> int:
     """How many threads at most should share so much work."""
-    return max(2, moved_bytes // THREAD_BYTES) if moved_bytes > PARALLEL_BYTES else 1
+    work = moved_bytes / profile().sharing
+    return max(2, int(work // THREAD_BYTES)) if work > PARALLEL_BYTES else 1
 
 
 @dataclass(frozen=True)
