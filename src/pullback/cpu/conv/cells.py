@@ -58,11 +58,11 @@ def costs(problem: Problem) -> tuple[float, float]:
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
-    results = n / (sweep.source_channels * taps) * profile().transposing
+    results = n / (sweep.source_channels * taps)
     cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + tuning.TRANSPOSED * (profile().transposing / taps + results), channels
-    return cells, channels + tuning.TRANSPOSED_BLOCK * results
+        return cells + tuning.TRANSPOSED * profile().moving * (1 / taps + results), channels
+    return cells, channels + tuning.TRANSPOSED_BLOCK * profile().transposing * results
 
 
 def prefers_cells(problem: Problem) -> bool:

@@ -48,6 +48,8 @@ def _phases_cost(problem: Problem, outputs: float) -> float:
         group = register * (1 if window.stride[-1] == 4 or cells <= register else 2 if cells <= 2 * register else 4)
         waste = ceil_div(cells, group) * group / cells
     pack = {1: 0.0, 2: 0.0, 3: tuning.PHASES_PACK_3, 4: 0.0}.get(window.stride[-1], tuning.PHASES_PACK)
+    if math.prod(window.stride) > 1 or window.input_size[-1] != window.output_size[-1]:
+        pack += tuning.PHASES_ROW / window.input_size[-1]
     asked = outputs * problem.window.tap_count
     return tuning.PHASES_WRITE + pack + (tuning.PHASES_ELEMENT + tuning.PHASES_TAP * asked) * waste
 

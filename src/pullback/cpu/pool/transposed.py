@@ -65,11 +65,11 @@ def pays(problem: Problem) -> str | None:
 
 
 def pays_for_winners(problem: Problem) -> str | None:
-    """Of a max-pool gradient from x that keeps all winners: whether transposed planes find them sooner than others, row by row."""
+    """Of a max-pool gradient from x that keeps all winners: `planes` would unpack the same rows again for every row of outputs."""
     forward = replace(problem, op="max_pool", return_winners=True)
     if (refused := can(forward)) is not None:
-        return f"the kernel that keeps winners does not find these: {refused}"
-    return pays(forward)
+        return f"winners are found row by row, since for the kernel that keeps them {refused}"
+    return pays(forward) if rows.can(forward) is None else None
 
 
 def _reach(window: Window, axis: int, count: int, forward: bool) -> int:

@@ -19,7 +19,7 @@ SCATTER_ELEMENT = 0.085  # to zero an element of dx
 SCATTER_OUTPUT = 0.55  # per output, added to its winner where windows do not overlap
 SCATTER_OVERLAP = 0.85  # per output where they do, and additions wait for each other
 PHASES_WRITE, PHASES_ELEMENT = 0.03, 0.09  # to write an element of dx, and to make one lane of the registers that hold it
-PHASES_PACK_3, PHASES_PACK = 0.25, 0.5  # to interleave an element of dx by a stride of 3, and by one beyond 4
+PHASES_PACK_3, PHASES_PACK, PHASES_ROW = 0.15, 0.5, 4.0  # to interleave an element by a stride of 3, by one beyond 4; and a row
 PHASES_TAP = 0.035  # to compare one winner with one tap
 # Of gather, in nanoseconds per input cell: a cell, a load of four registers of channels, and of two or fewer; and for each tap.
 GATHER_CELL, GATHER_FOUR, GATHER_FOUR_TAP, GATHER_TWO, GATHER_TWO_TAP = 5.0, 2.5, 2.1, 2.5, 1.4
