@@ -97,8 +97,13 @@ def phase_table(
     return np.concatenate(words)
 
 
-def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool) -> Plan:
-    """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`."""
+def pack_plan(
+    problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool, pairs: bool = False
+) -> Plan:
+    """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`.
+
+    rows, terms: of single channels; `pairs`: each two neighbouring terms become one pair.
+    """
     size, v = problem.dtype.itemsize, lanes_of(problem)
     taps, summed = problem.window.tap_count, sweep.source_channels
     n_count, n_padded = sweep.target_channels, round_up(sweep.target_channels, v)
@@ -116,10 +121,11 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
     given = {
         "filter": None, "packed": None, "faults": None, "check": int(check), "blocks": blocks, "block": 2 * v,
         "out_channels": n_count, "padded_channels": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
-        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
+        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "odd": int(pairs and summed % 2), "place": place.reshape(-1),
     }  # fmt: skip
-    moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
-    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), Pack, sweep.groups * blocks, 0, moved, given)
+    moved, scratch = 2 * sweep.groups * n_padded * terms * wide_of(problem), terms * 2 * v * wide_of(problem) if pairs else 0
+    variant = Variant("conv.pack", "pack", problem.dtype.name, pairs=pairs)
+    return make_plan(variant, Pack, sweep.groups * blocks, scratch, moved, given)
 
 
 def k_block_of(terms: int) -> int:

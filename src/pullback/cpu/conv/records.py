@@ -73,7 +73,8 @@ class DirectSweep(Blocked):
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
     memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. redo: only where the target holds something that is not finite.
+    buffer_n channels of each cell. redo: only where the target holds something that is not finite. odd: the last pair of
+    channels has one channel only, where channels are counted in pairs.
     """
 
     ints = (
@@ -81,7 +82,7 @@ class DirectSweep(Blocked):
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
         "merged columns runs list_start list_bytes list_slots cuts cut_bytes "
-        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo"
+        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo odd"
     )
 
 
@@ -124,12 +125,13 @@ class Pack(Record):
     """The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
 
     run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed. Else a run is one
-    term of all output channels, side by side. check: a filter that is not finite is reported in faults.
+    term of all output channels, side by side. odd: some terms of pairs have no element. check: a filter that is not finite is
+    reported in faults.
     """
 
     ints = (
         "filter packed faults check blocks block out_channels padded_channels terms "
-        "group_bytes n_bytes runs run_bytes run_length run_row place"
+        "group_bytes n_bytes runs run_bytes run_length run_row odd place"
     )
 
 
