@@ -10,6 +10,7 @@ from typing import Any
 
 from pullback.cpu.simd.lanes import lanes_of
 from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.pair_transpose import make_pair_transpose
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import outline, stay_outline, widen_word
@@ -59,7 +60,7 @@ def _make_pack_pairs(lanes: Any, channels_first: bool) -> Any:
     SIZE, WIDE = lanes.size, lanes.compute_size
     words = lanes_of("float32", lanes.vector_bytes)  # pairs are moved as they are
     copy_run, _ = make_runs(words)
-    transpose = make_transpose(lanes, widen=True)
+    transpose = make_pair_transpose(lanes)
 
     @outline
     def pack_row(source, pitches, width, cell0, grid, places, channels, target):
@@ -72,11 +73,11 @@ def _make_pack_pairs(lanes: Any, channels_first: bool) -> Any:
         start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
         pairs = channels // 2
         if channels_first:
-            if grid == 1:
-                transpose(start, channel_bytes, to, place_bytes, channels, end - begin)
-            else:
-                for q in range(end - begin):
-                    transpose(start + q * grid * cell_bytes, channel_bytes, to + q * place_bytes, place_bytes, channels, 1)
+            # Where cells are picked one by one, each is a transpose of its own.
+            count = end - begin if grid == 1 else 1
+            for q in range(0, end - begin, max(1, count)):
+                at, there = start + q * grid * cell_bytes, to + q * place_bytes
+                transpose(at, 2 * channel_bytes, channel_bytes, there, place_bytes, channels - pairs, count, pairs, count)
         elif grid == 1 and place_bytes == pairs * WIDE and cell_bytes == channels * SIZE:
             copy_run(start, to, (end - begin) * pairs)
         else:

@@ -9,10 +9,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.simd.bfloat16_pairs import paired
 from pullback.cpu.simd.linked_functions import call_part
-from pullback.cpu.simd.masked_memory import masked_load
-from pullback.cpu.simd.vectors import I16, I32, I64, constant_vector, outline, pointer, some_lanes, stay_outline
+from pullback.cpu.simd.vectors import I32, I64, constant_vector, outline, stay_outline
 
 
 def transposed_registers(builder: Any, rows: list[Any]) -> list[Any]:
@@ -38,58 +36,44 @@ def emit_memory(operation: Any, ctx: Any, builder: Any, args: Any) -> Any:
     return emit(ctx, builder, None, args)
 
 
+def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any, ragged: bool) -> Any:
+    """Where the next row or column of a block lies. Behind the last one of a `ragged` block it is that one again: also a store of no
+    lane at all must not leave the array, since one to a page that is not there takes the processor a hundred times as long as others.
+    """
+    further = builder.add(place, distance)
+    if not ragged:
+        return further
+    last = builder.sub(total, ir.Constant(I64, 1))
+    return builder.select(builder.icmp_signed("<", ir.Constant(I64, number), last), further, place)
+
+
 @cache
 def make_transpose(lanes: Any, *, widen: bool) -> Any:
     """transpose(source, source_row, target, target_row, rows, cols): target[j][i] = source[i][j], distances of rows in bytes.
 
     With `widen` elements are read as stored and written wide (into scratch), else the other way round. Nothing outside rows x cols
-    is read or written. With lanes of pairs, `widen` pairs neighbouring rows: target[j][i] is the pair of
-    source[2 * i][j] and source[2 * i + 1][j], or zero where there is no such row.
+    is read or written.
     """
     count = lanes.count
     in_size, out_size = (lanes.size, lanes.compute_size) if widen else (lanes.compute_size, lanes.size)
     load_some, store_some = (lanes.load_some, lanes.store_wide_some) if widen else (lanes.load_wide_some, lanes.store_some)
     load, store = (lanes.load, lanes.store_wide) if widen else (lanes.load_wide, lanes.store)
-    pairs = lanes.pairs and widen
-    together = 2 if pairs else 1  # rows that make one column
 
     def make_block(read: Any, write: Any, name: str, *, ragged: bool) -> Any:
         """One block of count x count elements, or (`ragged`) of at most so many."""
 
-        def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any) -> Any:
-            """Where the next row or column lies. Behind the last one it is that one again: also a store of no lane at all must not
-            leave the array, since one to a page that is not there takes the processor a hundred times as long as others.
-            """
-            further = builder.add(place, distance)
-            if not ragged:
-                return further
-            last = builder.sub(total, ir.Constant(I64, 1))
-            return builder.select(builder.icmp_signed("<", ir.Constant(I64, number), last), further, place)
-
-        def read_row(ctx: Any, builder: Any, source: Any, number: int, rows: Any, cols: Any) -> Any:
-            if not pairs:
-                return emit_memory(read, ctx, builder, [source, cols])
-            packed = ir.VectorType(I16, count)
-            if not ragged:
-                return builder.load(pointer(builder, source, packed), align=lanes.size)
-            kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, number), rows), cols, ir.Constant(I64, 0))
-            return masked_load(builder, source, packed, some_lanes(builder, kept, count))
-
         def emit_block(ctx: Any, builder: Any, args: Any) -> None:
             source, source_row, target, target_row, rows, cols = args
             read_rows = []
-            for i in range(together * count):
-                read_rows.append(read_row(ctx, builder, source, i, rows, cols))
-                source = next_place(builder, source, source_row, i, rows)
-            if pairs:
-                read_rows = [paired(builder, *read_rows[i : i + 2]) for i in range(0, 2 * count, 2)]
-                rows = builder.ashr(builder.add(rows, ir.Constant(I64, 1)), ir.Constant(I64, 1))
+            for i in range(count):
+                read_rows.append(emit_memory(read, ctx, builder, [source, cols]))
+                source = next_place(builder, source, source_row, i, rows, ragged)
             for j, value in enumerate(transposed_registers(builder, read_rows)):
                 kept = rows
                 if ragged:
                     kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))
                 emit_memory(write, ctx, builder, [target, value, kept])
-                target = next_place(builder, target, target_row, j, cols)
+                target = next_place(builder, target, target_row, j, cols, ragged)
 
         @intrinsic
         def block(context, source, source_row, target, target_row, rows, cols):  # type: ignore[no-untyped-def]
@@ -108,12 +92,12 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
     @outline
     def transpose(source, source_row, target, target_row, rows, cols):
         stay_outline()
-        for i in range(0, rows, together * count):
+        for i in range(0, rows, count):
             for j in range(0, cols, count):
-                here, there = source + i * source_row + j * in_size, target + j * target_row + i // together * out_size
-                if i + together * count <= rows and j + count <= cols:
-                    whole(here, source_row, there, target_row, together * count, count)
+                here, there = source + i * source_row + j * in_size, target + j * target_row + i * out_size
+                if i + count <= rows and j + count <= cols:
+                    whole(here, source_row, there, target_row, count, count)
                 else:
-                    part(here, source_row, there, target_row, min(together * count, rows - i), min(count, cols - j))
+                    part(here, source_row, there, target_row, min(count, rows - i), min(count, cols - j))
 
     return transpose
