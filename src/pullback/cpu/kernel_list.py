@@ -129,7 +129,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         *_groups(gradient=True),
         Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
-        Row("pairs", pairs.can, pairs.pays, partial(conv.direct_filter, pairs=True), GRADIENTS),
+        Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),
         Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
     ),
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from pullback.cpu.conv import tuning
+from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.direct import direct_plan
+from pullback.cpu.conv.sweep import lies_far
 from pullback.cpu.machine_code import dry_run
 from pullback.cpu.machine_code.levels import has_pairs, level
 from pullback.cpu.refusals import ordinary
@@ -21,8 +24,16 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
-    """Why another would take less time, if so."""
+    """Why vectors over cells would take less time, if so."""
+    over_cells, over_channels = costs(problem)
+    if not lies_far(problem.window) and over_cells < tuning.CELLS_RESERVE * tuning.PAIR_COST * over_channels:
+        return "its vectors run over the output channels, and these would leave most of them empty"
     return None
+
+
+def cost_of_term(problem: Problem) -> float:
+    """What a product costs where this kernel would run, of what it costs elsewhere."""
+    return tuning.PAIR_COST if can(problem) is None else 1.0
 
 
 sweep_plan = partial(direct_plan, pairs=True)
