@@ -1,4 +1,4 @@
-"""The kernel of bfloat16 pairs: exact on whole numbers, within its bound, within its arrays, same bits for any number of threads."""
+"""The kernel of bfloat16 pairs: exact on whole numbers, within its bound and its arrays, same bits for any number of threads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_blocks_and_threads_do_not_show(case: dict[str, Any], layout: str) -> No
     """Whole numbers exact; real ones within the bound of a plain sum in float32, with the same bits for any number of threads."""
     rng = np.random.default_rng(5)
     for op, arguments, keywords in conv_arguments(layout, dtype=BFLOAT16, **case):
-        np.testing.assert_array_equal(wide(on_pairs(op, *arguments, **keywords)), wide(on_reference(op, *arguments, **keywords)))
+        np.testing.assert_array_equal(
+            wide(on_pairs(op, *arguments, **keywords)), wide(on_reference(op, *arguments, **keywords))
+        )
         reals = [rng.standard_normal(a.shape).astype(BFLOAT16) if isinstance(a, np.ndarray) else a for a in arguments]
         found = []
         for count in (1, 2, 5):

@@ -1,4 +1,4 @@
-"""Cells of bfloat16 arrays packed into scratch as pairs of two cells each: what a filter gradient, which sums over cells, multiplies."""
+"""Cells of bfloat16 packed into scratch in pairs: what a filter gradient, whose sums run over cells, multiplies."""
 
 from __future__ import annotations
 

@@ -121,7 +121,8 @@ def pack_plan(
     given = {
         "filter": None, "packed": None, "faults": None, "check": int(check), "blocks": blocks, "block": 2 * v,
         "out_channels": n_count, "padded_channels": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
-        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "odd": int(pairs and summed % 2), "place": place.reshape(-1),
+        "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0),
+        "odd": int(pairs and summed % 2), "place": place.reshape(-1),
     }  # fmt: skip
     moved, scratch = 2 * sweep.groups * n_padded * terms * wide_of(problem), terms * 2 * v * wide_of(problem) if pairs else 0
     variant = Variant("conv.pack", "pack", problem.dtype.name, pairs=pairs)

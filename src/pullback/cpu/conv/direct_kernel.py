@@ -3,7 +3,7 @@
 A piece is a block of base positions (see sweep.py) and a range of output channels. Its source cells are packed into scratch with
 their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results
 go straight to the target, or through a block in scratch where they must be narrowed or transposed into channels_first. With lanes
-of pairs, channels of the source are counted in pairs (of the target they are not), and tiles round what goes straight to the target.
+of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the target.
 
 Taps above, below and beside the source are left out, but for those of a run along a row, which meet zeros there. Where weights are
 not finite, and so must not meet them, a row is cut into runs of cells with the same taps.
@@ -49,7 +49,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         b_at, k = a_at + 8 * taps.count, (taps.count, depth)
         parts = (cells + ROWS - 1) // ROWS
         least, more = cells // parts, cells % parts
-        made_size = SIZE if PAIRS and (how == ROUNDED or how == STREAMED) else WIDE
+        made_size = SIZE if PAIRS and how in (ROUNDED, STREAMED) else WIDE
         for part in range(parts):
             rows = least + 1 if part < more else least
             ahead, ahead_at = a + rows * a_row, args.prefetch_table
@@ -186,7 +186,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                         places = (w1 - w0 - 1) * args.hop_w + args.reach_w
                         for q in range(args.parts_w):
                             cell0 = w0 * args.step_w + args.low_w + q * args.apart_w
-                            pitches = (args.source_channel // 2 if PAIRS else args.source_channel, args.source_cell, args.place_bytes)
+                            channel = args.source_channel // 2 if PAIRS else args.source_channel
+                            pitches = (channel, args.source_cell, args.place_bytes)
                             pack_row(source, pitches, cells, cell0, args.grid_w, places, channels, to + q * args.part_w)
 
     @inline

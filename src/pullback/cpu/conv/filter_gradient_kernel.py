@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.cell_pairs_kernel import make_pack_cell_pairs
 from pullback.cpu.conv.records import (
     LONGEST_K_BLOCK,
     SHORTEST_K_BLOCK,
@@ -25,7 +26,6 @@ from pullback.cpu.conv.records import (
     FilterTap,
     Runs,
 )
-from pullback.cpu.conv.cell_pairs_kernel import make_pack_cell_pairs
 from pullback.cpu.conv.source_kernel import make_pack_row
 from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import LINE
@@ -118,9 +118,9 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
             tap = tap_at(args.tap_table, t)
             row0, row1 = max(h0, tap.first_h), min(h1, tap.last_h)
             col0, col1 = max(w0, tap.first_w), min(w1, tap.last_w)
-            count, depth, length = 0, col1 - col0, w1 - w0
+            count, depth, row_terms = 0, col1 - col0, w1 - w0
             if PAIRS:
-                depth, length = (depth + 1) // 2, (length + 1) // 2
+                depth, row_terms = (depth + 1) // 2, (row_terms + 1) // 2
             if ahead[1]:  # the shorter the k-blocks, the more evenly spread
                 for length in range(LONGEST_K_BLOCK, SHORTEST_K_BLOCK - 1, -1):
                     if depth % length == 0:
@@ -133,7 +133,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                             i * x_image + (d * args.hop_d + tap.place_d) * x_plane + (h * args.hop_h + tap.place_h) * x_row
                         )
                         y_place = i * args.y_image + d * args.y_plane + (h - h0) * args.y_row
-                        cell = ((i * args.depths + d) * (h1 - h0) + h - h0) * length - w0
+                        cell = ((i * args.depths + d) * (h1 - h0) + h - h0) * row_terms - w0
                         for col in range(col0, col1 if not PAIRS else col0 + 1, depth):
                             put_int(a_at + 8 * count, x_place + (col * args.hop_w + tap.place_w) * x_cell)
                             put_int(y_at + 8 * count, y_place + (col - w0) * args.y_cell)

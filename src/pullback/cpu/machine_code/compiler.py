@@ -58,7 +58,10 @@ def triple() -> str:
 
 
 def _target_machine(opt: int, pairs: bool = False) -> Any:
-    """Code for any CPU of the level, or for those with its extension for `pairs`. Both kinds are the same instructions but for the way constants and functions are addressed."""
+    """Code for any CPU of the level, or for those with its extension for `pairs`.
+
+    Both kinds are the same instructions but for the way constants and functions are addressed.
+    """
     from llvmlite import binding
 
     native = level().machine == host_machine()

@@ -24,7 +24,9 @@ def load_two(builder: Any, place: Any, partner: Any, count: int, some: tuple[Any
         return paired(builder, *(builder.load(pointer(builder, at, packed), align=2) for at in places))
     firsts, seconds = some
     there = builder.icmp_signed(">", seconds, ir.Constant(I64, 0))
-    second = builder.select(there, builder.add(place, partner), place)  # nothing outside is touched, not even by a load of no lane
+    second = builder.select(
+        there, builder.add(place, partner), place
+    )  # nothing outside is touched, not even by a load of no lane
     halves = ((place, firsts), (second, seconds))
     return paired(builder, *(masked_load(builder, at, packed, some_lanes(builder, n, count)) for at, n in halves))
 

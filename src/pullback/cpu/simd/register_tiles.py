@@ -229,7 +229,8 @@ PLAIN_ARGUMENTS = 15  # with the number of rows
 
 
 def _name(kind: str, lanes: Any, rows: int, vectors: int, args: Any) -> str:
-    return f"{kind}_{'pairs' if lanes.pairs else lanes.compute}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
+    of = "pairs" if lanes.pairs else lanes.compute
+    return f"{kind}_{of}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:

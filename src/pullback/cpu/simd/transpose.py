@@ -37,8 +37,8 @@ def emit_memory(operation: Any, ctx: Any, builder: Any, args: Any) -> Any:
 
 
 def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any, ragged: bool) -> Any:
-    """Where the next row or column of a block lies. Behind the last one of a `ragged` block it is that one again: also a store of no
-    lane at all must not leave the array, since one to a page that is not there takes the processor a hundred times as long as others.
+    """Where the next row or column of a block lies. Behind the last one of a `ragged` block it is that one again: also a store of
+    no lane at all must not leave the array, since one to a page that is not there takes the processor a hundred times as long.
     """
     further = builder.add(place, distance)
     if not ragged:
