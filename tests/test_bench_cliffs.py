@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bench_fakes import FakeClock, FakePeer
 
@@ -15,6 +16,7 @@ from pullback.bench import cliff_shapes, cliffs, cliffs_table, ours
 from pullback.bench.cases import Task, parse_case
 from pullback.bench.cliff_shapes import CLIFF_OPS, GROUPS, Shape, draw, estimate
 from pullback.bench.cliffs import Cliffs, Row, Search
+from pullback.bench.data import quick_data
 from pullback.cli import bench_shape_command, main
 from pullback.cli.bench_shapes import case_of
 
@@ -138,6 +140,16 @@ def test_commands_make_the_same_case_again() -> None:
         options = parser.parse_args(shlex.split(cliffs.command(task))[2:])
         assert case_of(shape.case.kind, options) == shape.case
         assert (options.op, options.layout) == ([shape.op], [task.layout])
+
+
+def test_quick_data_has_no_two_equal_cells() -> None:
+    case = parse_case("pool", {"size": [300, 200], "channels": 17, "window": 3})
+    data = quick_data(case)
+    assert np.unique(data.x).size == data.x.size == 300 * 200 * 17
+    assert (data.x.shape, data.dy.shape) == (case.input_shape, case.output_shape)
+    assert -1 <= data.x.min() < -0.99
+    assert 0.99 < data.x.max() < 1
+    assert abs(np.corrcoef(data.x[..., 0].ravel(), data.x[..., 1].ravel())[0, 1]) < 0.02
 
 
 @pytest.mark.usefixtures("small_shapes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import time
@@ -16,7 +17,7 @@ from pullback.bench import ours, trust
 from pullback.bench.accuracy import error, tolerance
 from pullback.bench.cases import LAYOUTS, Task
 from pullback.bench.cliff_shapes import CLIFF_OPS, GROUPS, Shape, draw, estimate
-from pullback.bench.data import make_data
+from pullback.bench.data import quick_data
 from pullback.bench.machine import describe_machine
 from pullback.bench.peers.base import Clock, Peer, Prepared, UnsupportedError
 from pullback.bench.results import geometric_mean
@@ -178,6 +179,7 @@ def run(
     """Time every shape; `tick` gets a label for each row, or for each second where these end the run."""
     found = frame(search) if into is None else into
     found.partial = True
+    gc.freeze()  # what is there already need not be looked at before each shape
     start, ticks = clock(), 0
     with registry.backend(found.settings["backend"]), settings.threads(search.threads):
         for shape in search.shapes():
@@ -197,7 +199,7 @@ def run(
 def _time(shape: Shape, search: Search, clock: Clock, pause: Callable[[float], object]) -> list[Row]:
     """Both layouts of a shape: everybody takes turns, and twice as many where a row seems to lose."""
     tasks = [Task(shape.op, shape.case, DTYPE, layout) for layout in LAYOUTS]
-    data, near_data = make_data(shape.case, DTYPE), make_data(shape.neighbour, DTYPE)
+    data, near_data = quick_data(shape.case), quick_data(shape.neighbour)
     ready: dict[tuple[str, str], Prepared] = {}
     rows = []
     for task in tasks:
