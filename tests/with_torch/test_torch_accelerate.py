@@ -86,7 +86,7 @@ def test_left_alone() -> None:
 @pytest.mark.parametrize("cast", [False, True], ids=["a half model", "autocast"])
 @pytest.mark.parametrize("measure", [False, True])
 def test_half_types(dtype: torch.dtype, cast: bool, measure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models in a half type and under autocast: the same dtypes of results and gradients as PyTorch's, and about the same numbers."""
+    """Models in a half type and under autocast: results and gradients in the dtypes of PyTorch's, and about the same numbers."""
     monkeypatch.setattr(choice, "MULTIPLIES_BFLOAT16", True)  # as its rules are where the CPU has the instructions
     plain = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.ConvTranspose2d(8, 4, 2, 2)
