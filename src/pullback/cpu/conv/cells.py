@@ -25,6 +25,7 @@ from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.machine_code.variants import Variant
@@ -57,10 +58,10 @@ def costs(problem: Problem) -> tuple[float, float]:
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
-    results = n / (sweep.source_channels * taps)
+    results = n / (sweep.source_channels * taps) * profile().transposing
     cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + tuning.TRANSPOSED * (1 / taps + results), channels
+        return cells + tuning.TRANSPOSED * (profile().transposing / taps + results), channels
     return cells, channels + tuning.TRANSPOSED_BLOCK * results
 
 

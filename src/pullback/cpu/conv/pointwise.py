@@ -27,6 +27,7 @@ from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
@@ -50,7 +51,8 @@ def pays(problem: Problem) -> str | None:
     sweep, v = sweep_of(problem), lanes_of(problem)
     cells, summed, out_channels = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
     wasted = ceil_div(cells, 2 * v) * 2 * v / cells - round_up(out_channels, v) / out_channels
-    more = wasted * (1 + tuning.TILE_TERMS / summed) + tuning.COPIED / out_channels - tuning.TRANSPOSED_RESULT / summed
+    copied, transposed = tuning.COPIED * profile().copying, tuning.TRANSPOSED_RESULT * profile().transposing
+    more = wasted * (1 + tuning.TILE_TERMS / summed) + copied / out_channels - transposed / summed
     if more > (tuning.WAITED if streams(moved_bytes(problem)) else 0):
         return "its vectors run over cells, and these would leave more of them empty than the output channels"
     return None

@@ -10,12 +10,13 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import Record
 from pullback.cpu.machine_code import dry_run
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Code, Variant
 
-# Below this many bytes moved, waking other threads costs more than they save.
+# Below this many bytes moved, waking other threads costs more than they save, by the built-in figures.
 PARALLEL_BYTES = 96 << 10
 
 
@@ -77,7 +78,8 @@ def make_plan(
             places[name] = place
             value = 0
         values[name] = value
+    parallel = moved_bytes > PARALLEL_BYTES * profile().sharing
     return Plan(
-        compiled, record.pack(values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more),
+        compiled, record.pack(values), places, pieces, scratch_bytes, parallel, (*keep, *more),
         bool(values.get("check", True)),
     )  # fmt: skip

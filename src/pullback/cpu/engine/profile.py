@@ -109,25 +109,28 @@ def profile() -> Profile:
     return _current or _find()
 
 
-def _find() -> Profile:
-    global _current
+def known() -> Profile | None:
+    """What the variable names, or what is kept of this CPU; None where nothing is. Nothing is measured."""
     from pullback.cpu.engine import profile_file
 
     asked = environment(PROFILE_VARIABLE)
     if asked == BUILT_IN_NAME:
-        _current = BUILT_IN
-    elif asked not in ("", MEASURE_NAME):
-        _current = profile_file.read_named(asked)
-    else:
-        found = profile_file.read()
-        _current = found or BUILT_IN  # while it is measured, choices go by these
-        if found is None and asked == MEASURE_NAME:
-            from pullback.cpu import calibrate
+        return BUILT_IN
+    return profile_file.read() if asked in ("", MEASURE_NAME) else profile_file.read_named(asked)
 
-            if not environment(QUIET_VARIABLE) and sys.stderr is not None:
-                print(MEASURING, file=sys.stderr)
-            _current = calibrate.measure()
-            profile_file.write(_current)
+
+def _find() -> Profile:
+    global _current
+    found = known()
+    _current = found or BUILT_IN  # while it is measured, choices go by these
+    if found is None and environment(PROFILE_VARIABLE) == MEASURE_NAME:
+        from pullback.cpu import calibrate
+        from pullback.cpu.engine import profile_file
+
+        if not environment(QUIET_VARIABLE) and sys.stderr is not None:
+            print(MEASURING, file=sys.stderr)
+        _current = calibrate.measure()
+        profile_file.write(_current)
     return _current
 
 
