@@ -48,6 +48,7 @@ ROWS = {
 FACTORS = {
     "transforming": "Winograd's transforms",
     "transposing": "transposes",
+    "moving": "moves of single elements",
     "copying": "copies",
     "waiting": "waiting for memory",
     "calling": "beginning and end of a job",

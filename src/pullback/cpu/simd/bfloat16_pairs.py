@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.simd.vectors import F32, I16, I32, declare
+from pullback.cpu.simd.masked_memory import masked_store
+from pullback.cpu.simd.vectors import F32, I1, I16, I32, declare
 
 PAIR_LANES = 16
 _SUMS, _PAIRS = ir.VectorType(F32, PAIR_LANES), ir.VectorType(I32, PAIR_LANES)
@@ -43,15 +45,37 @@ def paired(builder: Any, first: Any, second: Any) -> Any:
     return builder.bitcast(bits, ir.VectorType(F32, wide.count))
 
 
+def _first(builder: Any, value: Any) -> Any:
+    """The bfloat16 in the upper halves of float32 lanes, moved into the lower halves."""
+    wide = ir.VectorType(I32, value.type.count)
+    return builder.lshr(builder.bitcast(value, wide), ir.Constant(wide, [16] * wide.count))
+
+
 @intrinsic
-def upper_halves(context: Any, first: Any, second: Any) -> Any:
-    """Pairs of the bfloat16 in the upper halves of float32 lanes."""
+def first_halves(context: Any, value: Any) -> Any:
+    """Pairs of bfloat16, given as float32, and zeros."""
 
     def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-        wide = ir.VectorType(I32, sig.args[0].lanes)
-        low, high = (builder.bitcast(value, wide) for value in args)
-        low = builder.lshr(low, ir.Constant(wide, [16] * wide.count))
-        high = builder.and_(high, ir.Constant(wide, [0xFFFF0000] * wide.count))
-        return builder.bitcast(builder.or_(low, high), sig.args[0].llvm)
+        return builder.bitcast(_first(builder, args[0]), sig.args[0].llvm)
 
-    return first(first, second), emit
+    return value(value), emit
+
+
+def _make_store_halves(second: bool) -> Any:
+    @intrinsic
+    def store_halves(context: Any, address: Any, value: Any) -> Any:
+        """Bfloat16, given as float32, into the first or the second halves of pairs in memory; the others stay as they are."""
+
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            bits = builder.bitcast(args[1], ir.VectorType(I32, value.lanes)) if second else _first(builder, args[1])
+            halves = ir.VectorType(I16, 2 * value.lanes)
+            mask = ir.Constant(ir.VectorType(I1, halves.count), [i % 2 == int(second) for i in range(halves.count)])
+            masked_store(builder, args[0], builder.bitcast(bits, halves), mask)
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, value), emit
+
+    return store_halves
+
+
+store_first_halves, store_second_halves = _make_store_halves(False), _make_store_halves(True)
