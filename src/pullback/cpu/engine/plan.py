@@ -16,8 +16,15 @@ from pullback.cpu.machine_code import dry_run
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Code, Variant
 
-# Below this many bytes moved, waking other threads costs more than they save, by the built-in figures.
-PARALLEL_BYTES = 96 << 10
+# Up to so many bytes moved, waking another thread costs more than it saves, by the built-in figures; and then so many for each
+# thread, some 5 microseconds of work. Plans of convolutions count four multiplications as a byte.
+PARALLEL_BYTES, THREAD_BYTES = 96 << 10, 64 << 10
+
+
+def threads_that_pay(moved_bytes: int) -> int:
+    """How many threads at most should share so much work."""
+    work = moved_bytes / profile().sharing
+    return max(2, int(work // THREAD_BYTES)) if work > PARALLEL_BYTES else 1
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Plan:
     places: dict[str, int]
     pieces: int
     scratch_bytes: int
-    parallel: bool
+    most_threads: int
     keep: tuple[Any, ...]
     checks: bool = True
 
@@ -44,7 +51,7 @@ class Plan:
         if self.code.address == 0:
             self._pretend(addresses)
             return
-        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.parallel)
+        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.most_threads)
 
     def _pretend(self, addresses: dict[str, int]) -> None:
         """In a dry run: report what it is to report, and do nothing."""
@@ -78,8 +85,7 @@ def make_plan(
             places[name] = place
             value = 0
         values[name] = value
-    parallel = moved_bytes > PARALLEL_BYTES * profile().sharing
     return Plan(
-        compiled, record.pack(values), places, pieces, scratch_bytes, parallel, (*keep, *more),
+        compiled, record.pack(values), places, pieces, scratch_bytes, threads_that_pay(moved_bytes), (*keep, *more),
         bool(values.get("check", True)),
     )  # fmt: skip
