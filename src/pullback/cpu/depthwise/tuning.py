@@ -23,6 +23,10 @@ SLIDE_BLOCK_BYTES = 32 << 10  # target rows of a block, which may wait in scratc
 SLIDE_BLOCK_ROWS = 8  # the fewest of a block: the rows above it are read again
 SLIDE_SIZES = (3, 5)  # of the windows that machine code is made for
 SLIDE_STRIDES = (1, 2)
+SLIDE_CELLS_SIZES = (3, 5, 7)  # the same in channels_last
+SLIDE_CELLS_BYTES = 96 << 10  # of source and target that a block moves
+SLIDE_CELLS_CHANNELS = 256  # channels of a part: several lines of each cell
+SLIDE_CELLS_HALOS = 3  # the fewest target rows of a block, in rows that it reads above or below them
 SLIDE_USED_LANES = 0.6  # share of the lanes of a row's vectors that must hold columns
 
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
