@@ -14,7 +14,7 @@ from pullback.cpu import crop
 from pullback.cpu.conv import cells, direct, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
-from pullback.cpu.depthwise import flat, slide, slide_cells
+from pullback.cpu.depthwise import flat, slide, slide_cells, transposed
 from pullback.cpu.depthwise import planes as group_planes
 from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, whole
 from pullback.cpu.refusals import ordinary
@@ -59,6 +59,7 @@ def _groups(*, gradient: bool) -> tuple[Row, ...]:
         _grouped("slide", slide, gradient),
         _grouped("flat", flat, gradient),
         _grouped("slide_cells", slide_cells, gradient, note),
+        _grouped("group_transposed", transposed, gradient, note),
         _grouped("group_planes", group_planes, gradient, note),
         _grouped("group_cells", group_cells, gradient, note),
     )
@@ -76,8 +77,9 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, slide_cells, group_cells. channels_first: whole, separable, rows, phases (with one channel, or for
-# averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, slide_cells, group_cells. channels_first: whole, separable, rows, phases (with one
+# channel, or for averages, also channels_last), slide, flat, group_transposed, group_planes, pointwise. Both: planes, scatter,
+# winograd, cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,

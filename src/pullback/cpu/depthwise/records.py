@@ -266,7 +266,7 @@ class SlideProducts(SlidePlanes, FilterPieces):
 
 
 class SlideCells(Record):
-    """slide_cells_kernel.py: cells in blocks of rows. low: the source row and column of the first tap of target row and column 0."""
+    """slide_cells_kernel.py: cells in blocks of rows. low: the source row and column of the first tap of target cell 0."""
 
     ints = (
         "source channels source_rows source_cols source_cell source_pitch rows cols target_cell target_pitch "

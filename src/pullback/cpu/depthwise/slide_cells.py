@@ -38,8 +38,8 @@ def can(problem: Problem) -> str | None:
     window = near(problem)[0].window
     size, stride = window.kernel[0], window.stride[0]
     square = (window.kernel, window.stride, window.dilation) == ((size, size), (stride, stride), (1, 1))
-    if not square or size not in tuning.SLIDE_CELLS_SIZES or stride not in tuning.SLIDE_STRIDES:
-        windows = ", ".join(f"{n}x{n}" for n in tuning.SLIDE_CELLS_SIZES)
+    if not square or size not in tuning.SLIDE_SIZES or stride not in tuning.SLIDE_STRIDES:
+        windows = ", ".join(f"{n}x{n}" for n in tuning.SLIDE_SIZES)
         return f"its windows are constants of the machine code: {windows}, undilated, with stride 1 or 2"
     if problem.op == "conv_grad_input" and stride != 1:
         return "cells of an input gradient with a stride meet taps of their own"
@@ -47,6 +47,9 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
+    image = math.prod(problem.input_shape[1:]) * problem.dtype.itemsize
+    if problem.op == "conv_grad_filter" and image > tuning.SLIDE_CELLS_IMAGE:
+        return "a filter gradient of large images is quicker where their rows are read in order"
     return several_groups(problem)
 
 
@@ -78,10 +81,12 @@ def _sizes(problem: Problem) -> dict[str, Any]:
     forward, taps, stride = problem.op != "conv_grad_input", window.kernel[0], window.stride[0]
     source, target = (window.input_size, window.output_size) if forward else (window.output_size, window.input_size)
     low = [-pad if forward else pad - taps + 1 for pad in window.pad_low]
-    part = even_parts(channels, tuning.SLIDE_CELLS_CHANNELS, lanes_of(problem))
-    row_bytes = target[1] * (1 + stride * stride) * part * size
+    # Enough units for many threads: blocks of rows, but few rows twice; then parts of the channels, but whole lines of each cell.
+    wanted = ceil_div(tuning.SLIDE_CELLS_UNITS, problem.batch)
     fewest = max(1, tuning.SLIDE_CELLS_HALOS * (taps - 1) // stride)
-    block = even_parts(target[0], max(fewest, tuning.SLIDE_CELLS_BYTES // row_bytes))
+    block = even_parts(target[0], max(fewest, ceil_div(target[0], wanted)))
+    parts = ceil_div(wanted, ceil_div(target[0], block))
+    part = even_parts(channels, max(tuning.SLIDE_CELLS_CHANNELS, ceil_div(channels, parts)), lanes_of(problem))
     cell = channels * size
     return {
         "source": None, "channels": channels, "source_rows": source[0], "source_cols": source[1], "source_cell": cell,

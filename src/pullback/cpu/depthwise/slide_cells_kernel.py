@@ -1,4 +1,4 @@
-"""Depthwise convolution in channels_last, read and written in place: windows slide down strips of columns, a vector of channels each.
+"""Depthwise convolution in channels_last, in place: windows slide down strips of columns, a vector of channels at a time.
 
 Going down the rows of a strip, a cell of the source is read once for all the taps that meet it, and sums that are not complete
 stay in registers. Rows beyond the ends are left out; cells beyond the ends of a row are read from a vector of zeros, and results
@@ -139,7 +139,9 @@ def _make_products(lanes: Any, taps: int, stride: int, first_tap: int, tap_rows:
             source_rows, source_cols, cols, low_h, low_w = strip.fields(
                 ctx, args, args_at, "source_rows source_cols cols low_h low_w"
             )
-            cell, pitch, dy_cell, dy_pitch = strip.fields(ctx, args, args_at, "source_cell source_pitch target_cell target_pitch")
+            cell, pitch, dy_cell, dy_pitch = strip.fields(
+                ctx, args, args_at, "source_cell source_pitch target_cell target_pitch"
+            )
             steps, dy_steps = strip.steps(cell, reads), strip.steps(dy_cell, columns)
             numbers = range(first_tap * taps, (first_tap + tap_rows) * taps)
             places = [builder.add(sums, strip.number(t * step)) for t in numbers]
@@ -214,8 +216,9 @@ def build(lanes: Any, taps: int, stride: int) -> dict[str, Any]:
     load_wide, store_wide = lanes.load_wide, lanes.store_wide
     gather_tile = _make_gather(lanes, taps, stride)
     half = taps if TAPS <= MOST_TOTALS else (taps + 1) // 2
-    first_products, last_products = _make_products(lanes, taps, stride, 0, half), (
-        _make_products(lanes, taps, stride, half, taps - half) if half < taps else None
+    first_products, last_products = (
+        _make_products(lanes, taps, stride, 0, half),
+        (_make_products(lanes, taps, stride, half, taps - half) if half < taps else None),
     )
 
     @outline
