@@ -65,7 +65,7 @@ def _make_gather(lanes: Any, taps: int, stride: int) -> Any:
             def meet(row: Any, sums: list[Any], tap: int) -> list[Any]:
                 """Add source row `row`, which is tap row `tap` of the first of these target rows, of `columns` sums each."""
                 at = builder.add(base, builder.mul(row, pitch))
-                for i in range(columns * stride):
+                for i in range(reads - columns * stride, reads):  # those of the next strip that this one does not read
                     emit_prefetch(builder, builder.add(builder.add(at, steps[i]), ahead))
 
                 def read(i: int) -> Any:
