@@ -196,10 +196,10 @@ def time_of(problem: Problem) -> float:
     strided = max(given["stride_h"], given["stride_w"], phases) > 1
     vectors = (unpacked * given["stride_w"] * given["area_cols"] + made * given["cols"]) / lanes
     products = made * given["pitch"] / machine().vector_bytes * taps * areas / given["phases_w"]
-    time: float = blocks * unit.block + (unpacked + made) * (unit.row + strided * unit.strided_row) + vectors * unit.vector
+    time = blocks * unit.block + (unpacked + made) * (unit.row + strided * unit.strided_row) + vectors * unit.vector
     if problem.op != "conv_grad_filter":
-        return time + products * unit.product
-    return time + products * unit.filter_product + blocks * areas * taps * outs * unit.filter_tap
+        return float(time + products * unit.product)
+    return float(time + products * unit.filter_product + blocks * areas * taps * outs * unit.filter_tap)
 
 
 @planned
