@@ -17,6 +17,7 @@ from pullback.cpu.engine.pieces import slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.engine.words import float_word
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.norm.records import Merge, Planes, Rows
 from pullback.rules import Array
@@ -58,6 +59,11 @@ def seen(op: str, x: Array) -> tuple[Array, Order, Shape]:
     place = order.axes.index(1)
     outer, inner = math.prod(order.memory_shape[:place]), math.prod(order.memory_shape[place + 1 :])
     return given, order, Shape(x.dtype, outer, x.shape[1], inner)
+
+
+def top_word(top: float | None) -> int:
+    """What a ReLU ends at, as records have it: no number is above NaN."""
+    return float_word(math.nan if top is None else top)
 
 
 def per_channel(op: str, name: str, values: Array, shape: Shape) -> Array:
