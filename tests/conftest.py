@@ -20,6 +20,7 @@ from pullback.settings import environment
 # One folder for all workers and later runs, so that a kernel is compiled once for its source and not once a worker.
 os.environ.setdefault("PULLBACK_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
 
+os.environ["PULLBACK_PROFILE"] = "builtin"  # what is chosen must not depend on what was measured here before
 os.environ.setdefault("PULLBACK_QUIET", "1")  # of compilations: tests look at what else is said
 
 # Derandomised, so that a failure is the same on every machine; no deadline, since a first call may compile.

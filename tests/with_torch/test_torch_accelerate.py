@@ -1,4 +1,4 @@
-"""accelerate, restore, explain and tuning: the same model with the same answers; and training it on two processes."""
+"""accelerate, restore and explain: the same model with the same answers; and training it on two processes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import pullback.torch as pt
-from pullback.torch import kernels, mixed, tuning
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -110,53 +108,6 @@ def test_statistics_are_not_touched_by_explain() -> None:
     pt.explain(net, X)
     torch.testing.assert_close(net.state_dict(), before)
     assert net.training
-
-
-@pytest.mark.parametrize("winner", ["ours", "theirs"])
-def test_tuning_keeps_the_faster(monkeypatch: pytest.MonkeyPatch, winner: str) -> None:
-    net = pt.accelerate(nn.Sequential(nn.MaxPool2d(3)), tune=True)
-    calls: list[Any] = []
-
-    def seconds(step: Any) -> float:
-        step()
-        ours = type(net[0]) is pt.modules.MaxPool2d
-        calls.append(ours)
-        return 1.0 if ours == (winner == "ours") else 2.0
-
-    monkeypatch.setattr(tuning, "_seconds", seconds)
-    net(X)
-    assert len(calls) == 2 * tuning.ROUNDS
-    net(X)
-    assert len(calls) == 2 * tuning.ROUNDS  # measured once for a shape
-    [layer] = pt.explain(net, X).layers
-    assert (layer.reason is None) == (winner == "ours")
-    pt.restore(net)
-    assert "pullback_choices" not in net[0].__dict__
-
-
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("count", range(8))
-def test_each_op_of_a_convolution_goes_where_it_is_faster(monkeypatch: pytest.MonkeyPatch, count: int, last: bool) -> None:
-    """Whichever ops are ours: the results, gradients and second derivatives are PyTorch's."""
-    wanted = [op for bit, op in enumerate(mixed.CONV_OPS) if count >> bit & 1]
-    plain = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2, padding=1, groups=3)).double()
-    net = pt.accelerate(copy.deepcopy(plain), tune=True)
-    monkeypatch.setattr(tuning, "_seconds", lambda way: 1.0 if (way.func is kernels.run) == (_name(way) in wanted) else 2.0)
-    x = torch.randn(1, 3, 5, 4, dtype=torch.float64)  # small: the check of second derivatives goes over all its cells
-    x = x.to(memory_format=torch.channels_last) if last else x
-    torch.testing.assert_close(outcome(net, x), outcome(plain, x))
-    [layer] = pt.explain(net, x.requires_grad_()).layers
-    assert list(layer.ops) == wanted
-    assert (layer.reason is None) == bool(wanted)
-    assert torch.autograd.gradgradcheck(net, x)
-    with torch.no_grad():
-        torch.testing.assert_close(net(x), plain(x))
-
-
-def _name(way: Any) -> str:
-    """The op of a function that is timed."""
-    theirs = {function: op for op, function in mixed.THEIRS.items()}
-    return str(way.args[0]) if way.func is kernels.run else theirs[way.func]
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:

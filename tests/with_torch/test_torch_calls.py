@@ -16,8 +16,8 @@ from torch.nn import functional as F  # noqa: N812 (as everybody calls it)
 from torch.utils.checkpoint import checkpoint
 
 import pullback.torch as pt
-from pullback.torch import calls, kernels, report, tuning
 from pullback.torch import functional as ours
+from pullback.torch import kernels, measuring, report, saving
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
 
@@ -134,7 +134,7 @@ def test_calls_end_with_the_model_and_stay_in_its_thread() -> None:
 def test_checkpoints_keep_what_they_kept(monkeypatch: pytest.MonkeyPatch, told: bool) -> None:
     """The function of a checkpoint is run again outside of the model, where it must keep the same tensors."""
     if not told:
-        monkeypatch.setattr(calls, "_TOP_HOOKS", None)  # as in PyTorch 2.6
+        monkeypatch.setattr(saving, "TOP_HOOKS", None)  # as in PyTorch 2.6
 
     class Checked(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -182,7 +182,7 @@ def test_excepted_layers_stay_pytorch_s_inside_taken_calls() -> None:
 
 def test_layers_choose_for_themselves_inside_taken_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured to be faster on PyTorch stays there, though the call within looks like one to take."""
-    monkeypatch.setattr(tuning, "_seconds", lambda way: 2.0 if getattr(way, "func", None) is kernels.run else 1.0)
+    monkeypatch.setattr(measuring.Turn, "add", lambda turn, op, _: turn.trial.add(op, turn.ours, 2.0 if turn.ours else 1.0))
     net = pt.accelerate(Net(), functional=True, tune=True)
     net(X)
     heard: list[str] = []

@@ -77,6 +77,18 @@ def make_data(case: Case, dtype: str) -> Data:
     return Data(case, x.astype(kind), dy.astype(kind), f.astype(kind))
 
 
+def quick_data(case: Case) -> Data:
+    """Float32 data in a tenth of the time: x are distinct values again, but scattered by arithmetic instead of shuffled."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    place = np.arange(math.prod(case.input_shape), dtype=np.uint32)
+    for shift, factor in ((11, 0x9E3779B1), (13, 0x85EBCA77)):  # each step maps 24 bits one to one
+        place = (place ^ (place >> np.uint32(shift))) * np.uint32(factor) & np.uint32(0xFFFFFF)
+    x = (place.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)).reshape(case.input_shape)
+    shapes = case.output_shape, case.filter_shape if case.kind == "conv" else (0,)
+    dy, f = (rng.random(shape, np.float32) * np.float32(2) - np.float32(1) for shape in shapes)
+    return Data(case, x, dy, f)
+
+
 def spatial_indices(layout: Layout, case: Case, flat: Array) -> Array:
     """Our flat indices as positions within one channel's image, channels last: the form all systems can be brought to."""
     cells = math.prod(case.window.input_size)

@@ -5,19 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-CPU_INFO = Path("/proc/cpuinfo")
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    if CPU_INFO.exists():
-        for line in CPU_INFO.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+from pullback.cpu.engine.machine import cpu_model
 
 
 def describe_machine() -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pullback.bench.cases import OPS
 from pullback.bench.scaling import SPEEDUP_BAR, Point, Scaling
-from pullback.bench.table import LIMIT, ratio_text, seconds_text, share_text
-from pullback.bench.trust import busy_summary, load_warning
+from pullback.bench.table import LIMIT, print_machine, ratio_text, seconds_text, share_text
+from pullback.bench.trust import busy_summary
 from pullback.cli.console import print_table
 
 PER_WORK = (
@@ -49,11 +49,7 @@ def speedup_rows(scaling: Scaling) -> list[list[str]]:
 
 def print_scaling(scaling: Scaling) -> None:
     machine, settings = scaling.machine, scaling.settings
-    if sentence := load_warning(machine):
-        print(f"WARNING   {sentence}")
-    if scaling.partial:
-        print(f"PARTIAL   the run was broken off after {len(scaling.points)} points")
-    print(f"machine   {machine['cpu']}, {machine['cores']} cores in reach, load {machine['load']}, {machine['date']}")
+    print_machine(machine, f"{len(scaling.points)} points" if scaling.partial else "")
     print("settings  threads {threads}, {layout}, {dtype}, backend {backend}".format(**settings))
     for op in dict.fromkeys(point.op for point in scaling.points):
         print_table(op, ("axis", "value", "time", "rate", "per work", "limit"), step_rows(scaling, op))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pullback.bench.accuracy_table import print_accuracy
 from pullback.bench.ours import NAME
@@ -220,3 +221,12 @@ def absences(results: Results) -> list[str]:
                 ops, cases = found.setdefault((name, entry.why), ({}, {}))
                 ops[row.op] = cases[row.case] = None
     return [f"not timed {name}: {why} ({', '.join(ops)}; {', '.join(cases)})" for (name, why), (ops, cases) in found.items()]
+
+
+def print_machine(machine: dict[str, Any], partial: str) -> None:
+    """Where a run was made, and what makes it doubtful; `partial`: how much there is of one that was broken off."""
+    if sentence := load_warning(machine):
+        print(f"WARNING   {sentence}")
+    if partial:
+        print(f"PARTIAL   the run was broken off after {partial}")
+    print(f"machine   {machine['cpu']}, {machine['cores']} cores in reach, load {machine['load']}, {machine['date']}")

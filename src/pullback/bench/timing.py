@@ -57,15 +57,17 @@ def take_turns(
     budget: float,
     clock: Clock = time.perf_counter,
     pause: Callable[[float], object] = time.sleep,
+    warm_up: float = WARM_UP_SECONDS,
 ) -> dict[str, Turns]:
     """Time every participant for about `budget` seconds and at least five rounds, one sample each per round.
 
-    The order turns by one place each round, so that nobody always follows the same neighbour.
+    Before that each is called for `warm_up` seconds. The order turns by one place each round, so that nobody always follows the
+    same neighbour.
     """
     turns = {name: Turns(prepared) for name, prepared in participants.items()}
     with garbage_collector_off():
         for turn in turns.values():
-            _attempt(turn, lambda t: _warm_up(t, clock))
+            _attempt(turn, lambda t: _warm_up(t, clock, warm_up))
         order = list(turns.values())
         while not all(turn.finished(budget) for turn in order):
             for turn in order:
@@ -76,10 +78,10 @@ def take_turns(
     return turns
 
 
-def _warm_up(turn: Turns, clock: Clock) -> None:
+def _warm_up(turn: Turns, clock: Clock, least: float) -> None:
     """Call until the clock has run long enough, at least twice (a slow peer once), and see how many calls make a sample."""
     taken = [turn.prepared.seconds(1, clock)]
-    while turn.prepared.max_rounds is None and len(taken) < MAX_CALLS and (len(taken) < 2 or sum(taken) < WARM_UP_SECONDS):
+    while turn.prepared.max_rounds is None and len(taken) < MAX_CALLS and (len(taken) < 2 or sum(taken) < least):
         taken.append(turn.prepared.seconds(1, clock))
     turn.best = min(taken)
     turn.calls = min(MAX_CALLS, max(1, math.ceil(SAMPLE_SECONDS / max(turn.best, 1e-9))))

@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pullback.cli import bench_files, bench_shape_command, kernels_command, scaling_command
+from pullback.cli import (
+    bench_files,
+    bench_shape_command,
+    cliffs_command,
+    kernels_command,
+    scaling_command,
+    schedule_command,
+)
 from pullback.cli.bench_options import (
     LAYOUTS,
     add_run_options,
@@ -40,9 +47,12 @@ shapes of your own:
 from what was measured:
   pullback bench plot results.json ratios.svg --theme dark
   pullback bench page results.json page.md                a page with a table of all rows
+random shapes:
+  pullback bench cliffs --seconds 60                      where ours is slower than PyTorch, a neighbouring shape, the other layout
 of our kernels alone:
   pullback bench scaling --plot scaling.svg               rates against batch, channels, size and threads
   pullback bench kernels                                  what each kernel gains over the next one of its list
+  pullback bench schedule --plot schedule.svg             speed-up at up to 64 threads, predicted from single pieces
 
 Each task is first checked against the reference backend in float64, then everybody takes turns on the same data.
 Exit status 1 if one of our own results was wrong or missing, 2 for a bad request; losing a case is no error.
@@ -77,7 +87,7 @@ def add(subparsers: Any) -> None:
     add_run_options(parser)
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="commands of its own (each has --help)", metavar="COMMAND")
-    for command in (bench_shape_command, bench_files, scaling_command, kernels_command):
+    for command in (bench_shape_command, bench_files, scaling_command, kernels_command, schedule_command, cliffs_command):
         command.add(actions)
 
 

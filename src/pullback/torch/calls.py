@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +9,15 @@ from typing import Any
 
 import torch
 from torch.nn import functional as theirs
-from torch.utils import checkpoint
 
 from pullback.torch import functional as ours
 from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, pool_reason, unsuitable
+from pullback.torch.saving import is_watched
 
 NOT_EAGER = "functional calls are taken only where PyTorch runs eagerly on plain tensors"
 WATCHED = "a checkpoint or another hook watches what is kept for the backward pass"
-_TOP_HOOKS = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-HARMLESS: set[Callable[..., Any]] = set()  # hooks that only look
 
 
 @dataclass(frozen=True)
@@ -37,17 +34,7 @@ def _not_eager(*tensors: Any) -> str | None:
     if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given):
         return NOT_EAGER
     # A checkpoint runs its function again outside of the model, and wants the same tensors to be kept.
-    return WATCHED if _is_watched() else None
-
-
-def _is_watched() -> bool:
-    if _TOP_HOOKS is not None:
-        hooks = _TOP_HOOKS(False)
-        return hooks is not None and hooks[0] not in HARMLESS
-    frame: Any = sys._getframe()  # PyTorch 2.6 and 2.7 do not tell
-    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
-        frame = frame.f_back
-    return frame is not None
+    return WATCHED if is_watched() else None
 
 
 def _conv(rank: int, transposed: bool = False) -> Callable[..., str | None]:

@@ -1,6 +1,7 @@
-"""When our kernels are expected to beat PyTorch's: asked by swapped layers at every call, told by `explain`.
+"""When our kernels are expected to beat PyTorch's: the rules where nothing is measured, and what is not worth measuring.
 
-A reason to leave a call to PyTorch is a sentence; None means ours. The numbers were measured on a Zen 4 CPU with AVX-512.
+A reason to leave a call to PyTorch is a sentence; None means ours. The numbers were measured on a Zen 4 CPU with AVX-512; whether
+they hold on another machine matters only where nothing can be measured (traces, functional calls) or nothing should be.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pullback.torch.arrays import FIRST, LAST, layout_of
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
+TINY = 8  # what is so many times smaller than that is not even measured
 SMALL = "it is so small that the call would cost more than it saves"
 FEW_CHANNELS = 128  # channels in times channels out of a convolution with too little to multiply for each cell it reads
 
@@ -82,8 +84,18 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
     if weight.shape[0] * weight.shape[1] < FEW_CHANNELS and groups == 1:
         return "it has so few channels that PyTorch is faster"
     if weight.shape[1] == 1 and groups > 1:
-        return "inside a network PyTorch is about as fast at most depthwise convolutions; tune=True finds the others"
+        return "inside a network PyTorch is about as fast at most depthwise convolutions; measuring finds the others"
     return None
+
+
+def conv_tiny(weight: torch.Tensor, outputs: int) -> str | None:
+    """Why not even to measure a convolution."""
+    return SMALL if surely(TINY * outputs * weight.numel() < SMALL_WORK) else None
+
+
+def pool_tiny(input: torch.Tensor) -> str | None:
+    """Why not even to measure a pooling."""
+    return SMALL if surely(TINY * input.numel() < SMALL_POOL[layout_of(input)]) else None
 
 
 def pool_reason(input: torch.Tensor) -> str | None:

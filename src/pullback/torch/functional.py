@@ -13,6 +13,7 @@ from pullback.torch.arguments import autocast, check, each, integer, plain, reme
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.forms import called, elsewhere, named
+from pullback.torch.mixed import add_bias
 from pullback.torch.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -70,12 +71,8 @@ def _conv_keywords(
     return {"stride": strides, "padding": pads, "dilation": dilations, "groups": groups, "rounding": "floor"}
 
 
-def add_bias(y: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if bias is None:
-        return y
-    shaped = bias.view(-1, *(1,) * (y.dim() - 2))
-    # In place where y is memory of its own: bfloat16 results are views of their bits.
-    return y.add_(shaped) if is_plain((y, bias)) and y.dtype != torch.bfloat16 else y + shaped
+def _with_bias(y: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return y if bias is None else add_bias(y, bias, in_place=is_plain((y, bias)))
 
 
 def _operands(
@@ -121,7 +118,7 @@ def _conv(
     _check_channels(op, x, w, b, w.shape[1] * keywords["groups"], w.shape[0], keywords["groups"])
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return add_bias(called(op, "conv", x, w, layout=layout_of(x, w), **keywords), b)
+        return _with_bias(called(op, "conv", x, w, layout=layout_of(x, w), **keywords), b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result
@@ -138,7 +135,7 @@ def conv_keywords(op: str, weight: torch.Tensor, stride: Any, padding: Any, dila
     return keywords
 
 
-def _transposed_keywords(op: str, rank: int, output_padding: Any, keywords: dict[str, Any]) -> dict[str, Any]:
+def transposed_keywords(op: str, rank: int, output_padding: Any, keywords: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a convolution with those of its transpose: what is added to its output, beyond it or within its padding."""
     extra = each(op, "output_padding", plain(op, "output_padding", output_padding), rank, 0)
     added, pads = [], []
@@ -171,10 +168,10 @@ def _conv_transpose(
         raise TypeError(f"{op}: padding is {shown(padding)}; give an integer, or one for each of {rank} axes")
     keywords = conv_keywords(op, w, stride, padding, dilation, groups)
     _check_channels(op, x, w, b, w.shape[0], w.shape[1] * keywords["groups"], keywords["groups"])
-    keywords = _transposed_keywords(op, rank, output_padding, keywords)
+    keywords = transposed_keywords(op, rank, output_padding, keywords)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return add_bias(called(op, "conv_transpose", x, w, layout=layout_of(x, w), **keywords), b)
+        return _with_bias(called(op, "conv_transpose", x, w, layout=layout_of(x, w), **keywords), b)
 
     result: torch.Tensor = unbatched(run, x, rank)
     return result

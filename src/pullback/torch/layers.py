@@ -9,57 +9,77 @@ from torch.fx import Proxy
 
 from pullback.torch import functional
 from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
+from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
-from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, pool_reason, unsuitable
-from pullback.torch.mixed import mixed_conv
+from pullback.torch.choice import conv_outputs, conv_reason, conv_tiny, conv_unsuitable, pool_reason, pool_tiny, unsuitable
+from pullback.torch.choices import CHOICES, UNKNOWN, key_of, ops_wanted
+from pullback.torch.measuring import Turn
+from pullback.torch.mixed import mixed_conv, mixed_ops, torch_can
 from pullback.torch.taking import with_calls
-from pullback.torch.tuning import CHOICES, faster_ops, is_faster
-
-MEASURED = "it was measured to be faster"
-Choice = tuple[str | None, frozenset[str] | None]
 
 
 class Accelerated:
-    """What the layers share: the choice between our kernels and PyTorch's."""
+    """What the layers share: the choice between our kernels and PyTorch's.
+
+    A layer says why our kernels cannot do a call (`cannot`), why measuring one does not pay (`tiny`), what the rules expect
+    (`loses`), and runs on them (`ours`). That is all that measuring needs: forward and backward pass are timed as a whole, and go
+    one way together. A layer whose ops can be mixed says which there are (`ops_of`) and times them where `ours` gets a Turn.
+    """
 
     spatial_rank = 0
+    has_modes = False  # whether train() and eval() make a difference to what it computes
 
     def cannot(self, input: torch.Tensor) -> str | None:
         """Why our kernels cannot do what the layer asks, which nothing overrules; None if they can."""
         return unsuitable(input, self.spatial_rank)
 
+    def tiny(self, input: torch.Tensor) -> str | None:
+        """Why our kernels lose surely, so that nothing need be measured; None if they may win."""
+        return self.loses(input)
+
     def loses(self, input: torch.Tensor) -> str | None:
-        """Why our kernels are expected to lose; None if they are not."""
+        """Why our kernels are expected to lose, where nothing is measured; None if they are not."""
         raise NotImplementedError
 
-    def ours(self, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> Any:
-        """The layer on our kernels, or of a convolution these ops."""
+    def ops_of(self, input: torch.Tensor) -> tuple[tuple[str, ...], bool]:
+        """The ops that a step with this input takes, and whether each can go its own way."""
+        return ops_wanted(self, input), False
+
+    def ours(self, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> Any:
+        """The layer on our kernels; where its ops can be mixed, those that `way` names, or those of this turn."""
         raise NotImplementedError
 
-    def choose(self, input: torch.Tensor) -> Choice:
-        """Why this input goes to PyTorch, None if it does not; and which ops go to our kernels, if these were timed one by one."""
-        refused = self.cannot(input)
-        if refused is not None:
-            return refused, None
-        if CHOICES in self.__dict__:
-            faster = is_faster(self, input)
-            if faster is not None:
-                return (None if faster else MEASURED), None
-        return self.loses(input), None
+    def forward(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        """On the kernels that are chosen. What PyTorch's forward calls is its own, whatever the model around it takes."""
+        choices = self.__dict__.get(CHOICES)
+        if choices is not None and type(input) is torch.Tensor:
+            key = key_of(self, input)
+            if key is not None:
+                way = choices.settled.get(key, UNKNOWN)
+                if way is UNKNOWN:
+                    way = choices.next(self, input, key)
+                if way is None:
+                    return with_calls(False, super().forward, input, *more)  # type: ignore[misc]
+                run = self.take_turn if type(way) is Turn else self.ours
+                return with_calls(False, run, *((way, input) if type(way) is Turn else (input, way)), *more)
+        return with_calls(False, self._by_rules, input, *more)
 
-    def forward(self: Any, input: torch.Tensor) -> Any:
-        return self.run(input)
+    def take_turn(self: Any, turn: Turn, input: torch.Tensor, *more: Any) -> Any:
+        """The layer in a turn of a trial."""
+        if turn.trial.separate:
+            return self.ours(input, turn, *more)
+        theirs: Any = super()
+        return turn.whole(self.ours, input, None, *more) if turn.ours else turn.whole(theirs.forward, input, *more)
 
-    def run(self: Any, input: torch.Tensor, *more: Any) -> Any:
-        """`forward` where it was chosen to run; what PyTorch's calls within is its own, whatever the model around it takes."""
-        return with_calls(False, self._run, input, *more)
+    def why_left(self, input: torch.Tensor) -> str | None:
+        """Why the rules leave an input to PyTorch; None if they do not."""
+        return self.cannot(input) or self.loses(input)
 
-    def _run(self: Any, input: torch.Tensor, *more: Any) -> Any:
+    def _by_rules(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if not isinstance(input, Proxy):
-            reason, ops = _choice(self, input)
-            if reason is None and not _for_onnx():
-                return self.ours(input, ops, *more)
+            if _why_left(self, input) is None and not _for_onnx():
+                return self.ours(input, None, *more)
         elif self is not input.tracer.root:  # in torch.fx's graph it is one node, as PyTorch's own layers are
             return input.tracer.create_proxy("call_module", input.tracer.path_of_module(self), (input, *more), {})
         theirs: Any = super()
@@ -71,8 +91,8 @@ class Accelerated:
 
 
 @untraced
-def _choice(layer: Accelerated, input: torch.Tensor) -> Choice:
-    return layer.choose(input)
+def _why_left(layer: Accelerated, input: torch.Tensor) -> str | None:
+    return layer.why_left(input)
 
 
 def _for_onnx() -> bool:
@@ -82,61 +102,83 @@ def _for_onnx() -> bool:
 
 
 class ConvLayer(Accelerated):
+    op = "conv"
+
     def cannot(self: Any, input: torch.Tensor) -> str | None:
         if self.padding_mode != "zeros":
             return f"padding_mode={self.padding_mode!r} is PyTorch's alone"
         return conv_unsuitable(input, self.spatial_rank, self.weight, self.bias)
 
+    def outputs(self: Any, input: torch.Tensor) -> int:
+        return conv_outputs(input, self.stride, self.spatial_rank)
+
+    def tiny(self: Any, input: torch.Tensor) -> str | None:
+        return conv_tiny(self.weight, self.outputs(input))
+
     def loses(self: Any, input: torch.Tensor) -> str | None:
-        return conv_reason(input, self.weight, conv_outputs(input, self.stride, self.spatial_rank), self.groups)
+        return conv_reason(input, self.weight, self.outputs(input), self.groups)
 
-    def choose(self: Any, input: torch.Tensor) -> Choice:
-        if CHOICES in self.__dict__ and input.dim() == self.spatial_rank + 2 and self.cannot(input) is None:
-            ops = faster_ops(self, input, self._keywords(input))
-            if ops is not None:
-                return (None if ops else MEASURED), ops
-        return super().choose(input)
+    def keywords(self: Any, *more: Any) -> dict[str, Any]:
+        name = f"conv{self.spatial_rank}d"
+        return functional.conv_keywords(name, self.weight, self.stride, self.padding, self.dilation, self.groups)
 
-    def _keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
-        given = functional.conv_keywords(
-            f"conv{self.spatial_rank}d", self.weight, self.stride, self.padding, self.dilation, self.groups
-        )  # fmt: skip
-        return {**given, "layout": layout_of(input, self.weight)}
+    def ops_of(self: Any, input: torch.Tensor) -> tuple[tuple[str, ...], bool]:
+        batched = input.dim() == self.spatial_rank + 2
+        if batched and is_plain((self.weight,)) and torch_can(self.keywords(input)):
+            return mixed_ops(input, self.weight, self.bias), True
+        return super().ops_of(input)
 
-    def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> torch.Tensor:
-        if ops is not None and is_plain((input, self.weight)):
-            return functional.add_bias(mixed_conv(ops, input, self.weight, self._keywords(input)), self.bias)
+    def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
+        weight = self.weight
+        if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((weight,)):
+            given = autocast(input, weight, self.bias)
+            keywords = {**self.keywords(input, *more), "layout": layout_of(*given[:2])}
+            if torch_can(keywords):
+                return mixed_conv(way, self.op, keywords, *given)
+        return self.whole(input, *more)
+
+    def whole(self: Any, input: torch.Tensor, *more: Any) -> torch.Tensor:
+        """All ops on our kernels, whatever PyTorch does with them."""
         conv = CONVS[self.spatial_rank]
         return conv(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class ConvTransposeLayer(ConvLayer):
-    def loses(self: Any, input: torch.Tensor) -> str | None:
-        return conv_reason(input, self.weight, conv_outputs(input, 1, self.spatial_rank), self.groups)
+    op = "conv_transpose"
 
-    def choose(self: Any, input: torch.Tensor) -> Choice:
-        return Accelerated.choose(self, input)
+    def outputs(self: Any, input: torch.Tensor) -> int:
+        return conv_outputs(input, 1, self.spatial_rank)
 
     def forward(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> Any:
-        return self.run(input) if output_size is None else self.run(input, output_size)
+        return super().forward(input) if output_size is None else super().forward(input, output_size)
 
-    def ours(
-        self: Any, input: torch.Tensor, ops: frozenset[str] | None, output_size: list[int] | None = None
-    ) -> torch.Tensor:  # fmt: skip
-        extra = self._output_padding(
+    def _extra(self: Any, input: torch.Tensor, output_size: list[int] | None = None) -> list[int]:
+        extra: list[int] = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, self.spatial_rank, self.dilation
         )  # fmt: skip
+        return extra
+
+    def keywords(self: Any, input: torch.Tensor, *more: Any) -> dict[str, Any]:
+        name = f"conv_transpose{self.spatial_rank}d"
+        given = functional.conv_keywords(name, self.weight, self.stride, self.padding, self.dilation, self.groups)
+        return functional.transposed_keywords(name, self.spatial_rank, self._extra(input, *more), given)
+
+    def whole(self: Any, input: torch.Tensor, *more: Any) -> torch.Tensor:
         conv = TRANSPOSED[self.spatial_rank]
+        extra = self._extra(input, *more)
         return conv(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
 
 class PoolLayer(Accelerated):
+    def tiny(self: Any, input: torch.Tensor) -> str | None:
+        return pool_tiny(input)
+
     def loses(self: Any, input: torch.Tensor) -> str | None:
         return pool_reason(input)
 
 
 class MaxPoolLayer(PoolLayer):
-    def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> Any:
+    def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> Any:
         pool = MAXES[self.spatial_rank]
         return pool(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
@@ -144,7 +186,7 @@ class MaxPoolLayer(PoolLayer):
 
 
 class AvgPoolLayer(PoolLayer):
-    def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> torch.Tensor:
+    def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         pool, divisor = MEANS[self.spatial_rank], getattr(self, "divisor_override", None)  # PyTorch's has none along one axis
         return pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, divisor)
 
@@ -157,29 +199,29 @@ class _Adaptive(PoolLayer):
         refused = unsuitable(input, self.spatial_rank)
         if refused is not None or torch.compiler.is_compiling():
             return refused or "its windows would hold for one size only, while torch.compile may leave sizes open"
-        left: str | None = self.why_left(input, self.outputs(input))
+        left: str | None = self.why_windows(input, self.outputs(input))
         return left
 
-    def why_left(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
+    def why_windows(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
         return why_unequal(input.shape[-len(outputs) :], outputs)
 
-    def run(self: Any, input: torch.Tensor, *more: Any) -> Any:
+    def forward(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if torch.jit.is_tracing():  # a trace of ours would hold for one size only
             theirs: Any = super(Accelerated, self)
             return with_calls(False, theirs.forward, input)
-        return super().run(input)
+        return super().forward(input)
 
 
 class AdaptiveMaxPoolLayer(_Adaptive):
-    def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> Any:
+    def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> Any:
         return ADAPTIVE_MAXES[self.spatial_rank](input, self.output_size, self.return_indices)
 
 
 class AdaptiveAvgPoolLayer(_Adaptive):
-    def why_left(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
+    def why_windows(self, input: torch.Tensor, outputs: tuple[int, ...]) -> str | None:
         return why_mean_left(input, outputs)
 
-    def ours(self: Any, input: torch.Tensor, ops: frozenset[str] | None, *more: Any) -> torch.Tensor:
+    def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         return ADAPTIVE_MEANS[self.spatial_rank](input, self.output_size)
 
 

@@ -1,19 +1,22 @@
-"""A convolution's three ops, each on our kernels or on PyTorch's: what `accelerate(model, tune=True)` measures and keeps."""
+"""A convolution, transposed or not, of which each op (forward, input gradient, filter gradient) is our kernel or PyTorch's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 
 from pullback.torch import kernels
 from pullback.torch.arrays import LAST
-from pullback.torch.autograd import OPS, Differentiable, gradients, keep
+from pullback.torch.autograd import OPS, Differentiable, keep
+from pullback.torch.kernels import RULES
+from pullback.torch.measuring import NONE, Turn
 
-CONV_OPS = ("conv", "conv_grad_input", "conv_grad_filter")
+FORWARD, INPUT, FILTER = MIXED_OPS = ("forward", "input gradient", "filter gradient")  # the bias's gradient is the filter's
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+Way = frozenset[str] | Turn  # the ops that are ours; or a turn, in which all are or none
 
 
 def torch_can(keywords: Mapping[str, Any]) -> bool:
@@ -21,8 +24,18 @@ def torch_can(keywords: Mapping[str, Any]) -> bool:
     return all(low == high for low, high in keywords["padding"])
 
 
-def _arguments(stride: Sequence[int], padding: Any, dilation: Sequence[int], groups: int, **_: Any) -> tuple[Any, ...]:
-    return stride, [low for low, _ in padding], dilation, False, [0] * len(stride), groups
+def add_bias(y: torch.Tensor, bias: torch.Tensor | None, in_place: bool) -> torch.Tensor:
+    if bias is None:
+        return y
+    shaped = bias.view(-1, *(1,) * (y.dim() - 2))
+    # bfloat16 results are views of their bits.
+    return y.add_(shaped) if in_place and y.dtype != torch.bfloat16 else y + shaped
+
+
+def _arguments(keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    stride, extra = keywords["stride"], keywords.get("output_padding")
+    pads = [low for low, _ in keywords["padding"]]
+    return stride, pads, keywords["dilation"], extra is not None, extra or [0] * len(stride), keywords["groups"]
 
 
 def _blank(like: torch.Tensor, shape: Sequence[int], layout: str) -> torch.Tensor:
@@ -31,59 +44,109 @@ def _blank(like: torch.Tensor, shape: Sequence[int], layout: str) -> torch.Tenso
     return torch.empty(tuple(shape), dtype=like.dtype, memory_format=form)
 
 
-def _conv(x: torch.Tensor, filter: torch.Tensor, **keywords: Any) -> torch.Tensor:
-    result: torch.Tensor = torch.ops.aten.convolution(x, filter, None, *_arguments(**keywords))
-    return result
+def _forward(
+    ours: bool, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    if ours:
+        return add_bias(kernels.run(op, (x, filter), keywords), bias, in_place=True)
+    y: torch.Tensor = kernels.listened(op, torch.ops.aten.convolution, x, filter, bias, *_arguments(keywords))
+    return y
 
 
-def _backward(
-    dy: torch.Tensor, x: torch.Tensor, filter: torch.Tensor, place: int, keywords: Mapping[str, Any]
-) -> torch.Tensor:  # fmt: skip
-    wanted = [place == 0, place == 1, False]
-    backward = torch.ops.aten.convolution_backward
-    found = kernels.listened(CONV_OPS[1 + place], backward, dy, x, filter, None, *_arguments(**keywords), wanted)
-    gradient: torch.Tensor = found[place]
-    return gradient
+def _theirs(ctx: Any, g: torch.Tensor, x: Any, weight: Any, needs: Sequence[bool]) -> Any:
+    """PyTorch's gradients of these: input, filter, bias. What it does not read may be missing."""
+    shapes, layout = ctx.shapes, ctx.keywords["layout"]
+    x = _blank(g, shapes[0], layout) if x is None else x
+    weight = _blank(g, shapes[1], layout) if weight is None else weight
+    sizes = [g.shape[1]] if needs[2] else None
+    op = "conv_grad_input" if needs[0] else "conv_grad_filter"
+    return kernels.listened(
+        op, torch.ops.aten.convolution_backward, g, x, weight, sizes, *_arguments(ctx.keywords), list(needs)
+    )  # fmt: skip
 
 
-def _conv_grad_input(dy: torch.Tensor, filter: torch.Tensor, *, input_shape: Sequence[int], **keywords: Any) -> torch.Tensor:
-    return _backward(dy, _blank(dy, input_shape, keywords["layout"]), filter, 0, keywords)
+def _input_gradient(ours: bool, ctx: Any, g: torch.Tensor, filter: Any) -> Any:
+    if ours:
+        return RULES[ctx.op].vjp["x"].run(OPS, {"g": g, "filter": filter, "x": _Shape(ctx.shapes[0])}, ctx.keywords)
+    return _theirs(ctx, g, None, filter, (True, False, False))[0]
 
 
-def _conv_grad_filter(dy: torch.Tensor, x: torch.Tensor, *, filter_shape: Sequence[int], **keywords: Any) -> torch.Tensor:
-    return _backward(dy, x, _blank(dy, filter_shape, keywords["layout"]), 1, keywords)
+def _filter_gradient(ours: bool, ctx: Any, g: torch.Tensor, x: Any) -> tuple[Any, Any]:
+    """The filter's and the bias's."""
+    _, needs_filter, needs_bias = ctx.needs
+    if needs_filter and not ours:
+        _, dw, db = _theirs(ctx, g, x, None, (False, True, needs_bias))
+        return dw, db
+    dw = None
+    if needs_filter:
+        dw = RULES[ctx.op].vjp["filter"].run(OPS, {"g": g, "x": x, "filter": _Shape(ctx.shapes[1])}, ctx.keywords)
+    return dw, g.sum((0, *range(2, g.dim()))) if needs_bias else None
 
 
-THEIRS: dict[str, Callable[..., Any]] = dict(zip(CONV_OPS, (_conv, _conv_grad_input, _conv_grad_filter), strict=True))
+class _Shape:
+    """A stand-in for a tensor of which a rule asks the shape."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
 
 
-@cache
-def _ops(ours: frozenset[str]) -> dict[str, Callable[..., Any]]:
-    return {op: THEIRS[op] if op in THEIRS and op not in ours else function for op, function in OPS.items()}
+def _runs(way: Way, op: str) -> tuple[Callable[..., Any], bool]:
+    """How an op's function is called, and whether with our kernel."""
+    return (partial(way.timed, op), way.ours) if isinstance(way, Turn) else (_called, op in way)
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 class _Mixed(Differentiable):
-    """A convolution of which `ours` are the ops on our kernels."""
-
     @staticmethod
-    def forward(ctx: Any, ours: frozenset[str], keywords: Mapping[str, Any], *tensors: torch.Tensor) -> Any:  # type: ignore[override]
-        y = kernels.run("conv", tensors, keywords) if "conv" in ours else _conv(*tensors, **keywords)
+    def forward(ctx: Any, way: Way, op: str, keywords: Mapping[str, Any], *tensors: Any) -> Any:  # type: ignore[override]
+        call, ours = _runs(way, FORWARD)
+        y = call(_forward, ours, op, keywords, *tensors)
         ctx.set_materialize_grads(False)
-        ctx.needs_tensors, ctx.ours = ctx.needs_input_grad[2:], ours
-        keep(ctx, "conv", tensors, y, keywords)
+        ctx.needs, ctx.way = ctx.needs_input_grad[3:], way
+        ctx.needs_tensors = ctx.needs[:2]
+        keep(ctx, op, tensors[:2], y, keywords)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor | None, *_: Any) -> Any:
-        return None, None, *gradients(ctx, g, _ops(ctx.ours))
+        if g is None:
+            return (None,) * 6
+        kept = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
+        x, weight = kept.get("x"), kept.get("filter")
+        way, (needs_input, needs_filter, needs_bias) = ctx.way, ctx.needs
+        if way == NONE and needs_input and needs_filter:
+            return None, None, None, *_theirs(ctx, g, x, weight, ctx.needs)
+        dx = dw = db = None
+        if needs_input:
+            call, ours = _runs(way, INPUT)
+            dx = call(_input_gradient, ours, ctx, g, weight)
+        if needs_filter or needs_bias:
+            call, ours = _runs(way, FILTER)
+            dw, db = call(_filter_gradient, ours, ctx, g, x)
+        return None, None, None, dx, dw, db
 
 
 _apply = super(torch.autograd.Function, _Mixed).apply
 
 
-def mixed_conv(ours: frozenset[str], x: torch.Tensor, weight: torch.Tensor, keywords: Mapping[str, Any]) -> torch.Tensor:
-    """A convolution of plain tensors, with derivatives where they are wanted."""
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        result: torch.Tensor = _apply(ours, keywords, x, weight)
+def mixed_conv(
+    way: Way, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """A convolution ("conv" or "conv_transpose") of plain tensors, with derivatives where they are wanted."""
+    if torch.is_grad_enabled() and (x.requires_grad or filter.requires_grad or (bias is not None and bias.requires_grad)):
+        result: torch.Tensor = _apply(way, op, keywords, x, filter, bias)
         return result
-    return kernels.run("conv", (x, weight), keywords) if "conv" in ours else _conv(x, weight, **keywords)
+    call, ours = _runs(way, FORWARD)
+    y: torch.Tensor = call(_forward, ours, op, keywords, x, filter, bias)
+    return y
+
+
+def mixed_ops(x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None) -> tuple[str, ...]:
+    """The ops that a step with these takes."""
+    if not torch.is_grad_enabled():
+        return MIXED_OPS[:1]
+    needs = (True, x.requires_grad, filter.requires_grad or (bias is not None and bias.requires_grad))
+    return tuple(op for op, needed in zip(MIXED_OPS, needs, strict=True) if needed)

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from pullback.torch.calls import OURS, Function
+from pullback.torch.choices import CHOICES, Key, key_of, paused
 from pullback.torch.layers import Accelerated
-from pullback.torch.mixed import CONV_OPS
+from pullback.torch.measuring import NONE
+from pullback.torch.mixed import MIXED_OPS
 from pullback.torch.modules import SWAPS
 from pullback.torch.taking import TakesCalls, calls_functions, plain_class
 from pullback.torch.watching import Watch
@@ -27,6 +29,7 @@ COMPILED_CALL = "a call in forward: torch.compile traces PyTorch's own"
 class Layer:
     """What happens to one layer: on our kernels if `reason` is None, or some of its ops, where these were timed one by one.
 
+    `known` says how that is known: the times that were measured, or that they are yet to be.
     A call of torch.nn.functional has a `kind` that begins with "F." and the name of the module in whose forward it is.
     """
 
@@ -35,6 +38,7 @@ class Layer:
     shape: tuple[int, ...]
     reason: str | None
     ops: tuple[str, ...] = ()
+    known: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Report:
         lines = []
         for layer in self.layers:
             where = f"pullback  {', '.join(layer.ops)}".rstrip() if layer.reason is None else f"PyTorch   {layer.reason}"
+            where += f" ({layer.known})" if layer.known else ""
             lines.append(f"{layer.name or '(the model)':<28} {layer.kind:<21} {layer.shape!s:<22} {where}")
         return "\n".join(lines)
 
@@ -58,7 +63,7 @@ def explain(model: nn.Module, *inputs: Any, **named: Any) -> Report:
     all inputs.
     """
     watch = Explaining(model)
-    with watch.hooks(), _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"), watch:
+    with watch.hooks(), _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"), paused(), watch:
         model(*(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs), **named)
     return watch.report()
 
@@ -71,6 +76,7 @@ class _Seen:
     input: torch.Tensor
     function: str = ""
     reason: str | None = None
+    key: Key | None = None
 
 
 class Explaining(Watch):
@@ -85,7 +91,8 @@ class Explaining(Watch):
         self.compiled = {part for module in compiled for part in module.modules()}
 
     def layer_begins(self, module: nn.Module, given: torch.Tensor) -> None:
-        self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad)))
+        key = key_of(module, given) if isinstance(module, Accelerated) else None
+        self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad), key=key))
 
     def call(self, function: Function, module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.seen and self.seen[-1].module is module and not self.seen[-1].function:
@@ -108,15 +115,19 @@ class Explaining(Watch):
         module, shape = seen.module, tuple(seen.input.shape)
         if seen.function:
             return Layer(self.names[module], seen.function, shape, seen.reason)
-        timed = None
+        reason, ours, known = None, NONE, ""
         if isinstance(module, Accelerated):
-            reason, timed = module.choose(seen.input)
+            reason, choices = module.cannot(seen.input), module.__dict__.get(CHOICES)
+            if reason is None and choices is not None and seen.key is not None:
+                reason, ours, known = choices.told(module, seen.input, seen.key)
+            elif reason is None:
+                reason = module.loses(seen.input)
         elif plain_class(type(module)) in SWAPS:
             reason = LEFT_OUT if any(isinstance(other, Accelerated) for other in self.names) else NOT_ACCELERATED
         else:
             reason = f"{type(module).__name__} is a class of its own"
-        ops = tuple(op for op in CONV_OPS if timed and op in timed)
-        return Layer(self.names[module], type(module).__name__, shape, reason, ops)
+        ops = tuple(op for op in MIXED_OPS if op in ours)
+        return Layer(self.names[module], type(module).__name__, shape, reason, ops, known)
 
 
 @contextmanager

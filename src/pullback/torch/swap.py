@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 from torch import nn
 
 from pullback import registry
+from pullback.torch.choices import CHOICES, Choices
 from pullback.torch.layers import Accelerated
 from pullback.torch.modules import BACK, SWAPS
 from pullback.torch.selection import Wishes, names_of, select
 from pullback.torch.taking import TAKES, calls_functions, plain_class, taking_class
-from pullback.torch.tuning import CHOICES
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -21,6 +21,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def accelerate(
     model: Model,
     *,
+    measure: bool = True,
     tune: bool = False,
     only: Wishes | None = None,
     except_: Wishes | None = None,
@@ -29,10 +30,13 @@ def accelerate(
     """Turn a model's convolutions and poolings into ours, in place; the model is returned.
 
     Parameters, state_dict, hooks and the modules themselves stay the same. Only layers of exactly PyTorch's classes are taken, so
-    quantized, lazy, parametrized ones and subclasses are left alone. Each call decides by rules where our kernels are expected to
-    win. With `tune`, the first call of a layer with a new shape times both and keeps the faster, for each op of a convolution:
-    forward, input gradient, filter gradient.
+    quantized, lazy, parametrized ones and subclasses are left alone.
 
+    measure: the first calls of a layer with inputs of a new kind (shape, memory format, dtype, threads) take turns between
+    PyTorch's kernels and ours, timed inside the step, and the faster ones are kept, for each op of a convolution: forward, input
+    gradient, filter gradient. False: fixed rules decide at each call where our kernels are expected to win, so that equal programs
+    give equal bits (the two kinds of kernels round differently).
+    tune: measure as soon as a layer meets a new kind of input, in calls beside the step, which then takes longer.
     only, except_: which layers; names ("stem", "layer1.*"), classes, functions of (name, module), or several of these. A name or a
     class means what is within, too. Other layers become PyTorch's again. A name or class that no layer has is a ValueError.
     functional: also the calls of torch.nn.functional (convolutions and poolings) inside the forward of your own modules, by the
@@ -51,13 +55,21 @@ def accelerate(
         if ours is not None:
             _restore(layer)
             layer.__class__ = ours
-        if tune and isinstance(layer, Accelerated):
-            layer.__dict__.setdefault(CHOICES, {})
+        if isinstance(layer, Accelerated):
+            _mark(layer, measure, tune)
     if functional:
         for module in [*callers, *(layer for layer in layers if layer not in chosen)]:
             module.__class__ = taking_class(plain_class(type(module)))
             module.__dict__[TAKES] = module in chosen
     return model
+
+
+def _mark(layer: Any, measure: bool, tune: bool) -> None:
+    """What a layer has measured before it keeps."""
+    if measure or tune:
+        layer.__dict__.setdefault(CHOICES, Choices()).at_once = tune
+    else:
+        layer.__dict__.pop(CHOICES, None)
 
 
 def restore(model: Model) -> Model:

@@ -48,7 +48,7 @@ def file(whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(find, "_loaded", {})
     monkeypatch.setattr(disk_cache, "_warned", set())
     path = disk_cache.file_of(VARIANT)
-    assert disk_cache._make_folder(path.parent)
+    assert disk_cache.make_folder(path.parent)
     path.write_bytes(whole)
     path.chmod(0o600)
     yield path
@@ -302,7 +302,7 @@ def test_a_file_that_others_can_have_written(change: str, file: Path, monkeypatc
 def test_folders_are_made_for_this_user_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert disk_cache._make_folder(tmp_path / "a" / "b" / "c")
+        assert disk_cache.make_folder(tmp_path / "a" / "b" / "c")
     finally:
         os.umask(before)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3

@@ -45,9 +45,9 @@ class Follow(Record):
 
 
 class Transfer(Record):
-    """Of copying and filling memory in blocks; of filling, `source` is one line."""
+    """Of copying and filling memory in blocks, each so many times; of filling, `source` is one line."""
 
-    ints = "source target block size stream"
+    ints = "source target block size stream rounds"
 
 
 class MultiplyAdd(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ class Machine:
 
 
 USUAL_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}  # of caches, where the system does not tell
+CPU_INFO = Path("/proc/cpuinfo")
 LINUX_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 MACOS_CACHES = {1: "hw.perflevel0.l1dcachesize", 2: "hw.perflevel0.l2cachesize"}
 
@@ -64,3 +66,14 @@ def machine() -> Machine:
     made_for = level()
     caches = (cache_bytes(number) for number in (1, 2, 3))
     return Machine(made_for.vector_bytes, made_for.registers, made_for.masks_memory, *caches)
+
+
+@cache
+def cpu_model() -> str:
+    """The processor's name as the system gives it; of Arm's, which Linux gives no name, the numbers of maker and part."""
+    lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.exists() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    if "model name" in told:
+        return told["model name"]
+    numbers = [told[key] for key in ("CPU implementer", "CPU part") if key in told]
+    return " ".join([platform.processor() or platform.machine(), *numbers])

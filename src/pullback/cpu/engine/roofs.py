@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from functools import cache
@@ -22,8 +23,8 @@ COPY_BLOCK = 64 << 10
 REPEATS = 15
 
 
-def _best(run: object, repeats: int = REPEATS) -> float:
-    assert callable(run)
+def best(run: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The shortest of some calls in seconds, after one that does not count."""
     run()
     times = []
     for _ in range(repeats):
@@ -33,17 +34,20 @@ def _best(run: object, repeats: int = REPEATS) -> float:
     return min(times)
 
 
+def _runner(
+    kernel: str, size: int, arrays: dict[str, Array], stream: int, block: int = COPY_BLOCK, rounds: int = 1
+) -> Callable[[], None]:
+    """A kernel over `size` bytes as a function to call."""
+    compiled, pieces = code(Variant("engine.roofs", kernel)), -(-size // block)
+    addresses = {name: address_of(array) for name, array in arrays.items()}
+    words = Transfer.pack({"block": block, "size": size, "stream": stream, "rounds": rounds, **addresses})
+    # The default argument keeps the arrays alive.
+    return lambda keep=arrays: threads.run(compiled.address, address_of(words), pieces, 0)  # type: ignore[misc]
+
+
 def _quicker(kernel: str, size: int, arrays: dict[str, Array]) -> Callable[[], None]:
-    """A kernel over `size` bytes as a function to call, with ordinary or streaming stores, whichever is quicker here."""
-    compiled, pieces = code(Variant("engine.roofs", kernel)), -(-size // COPY_BLOCK)
-
-    def runner(stream: int) -> Callable[[], None]:
-        addresses = {name: address_of(array) for name, array in arrays.items()}
-        block = Transfer.pack({"block": COPY_BLOCK, "size": size, "stream": stream, **addresses})
-        # The default argument keeps the arrays alive.
-        return lambda keep=arrays: threads.run(compiled.address, address_of(block), pieces, 0)  # type: ignore[misc]
-
-    return min((runner(stream) for stream in (0, 1)), key=_best)
+    """The same with ordinary or streaming stores, whichever is quicker here."""
+    return min((_runner(kernel, size, arrays, stream) for stream in (0, 1)), key=best)
 
 
 def _memory(size: int) -> Array:
@@ -57,6 +61,30 @@ def copier(footprint_bytes: int) -> Callable[[], None]:
     """A plain parallel copy that touches `footprint_bytes` in all, half of them read and half written."""
     size = max(LINE, footprint_bytes // 2)
     return _quicker("copy", size, {"source": _memory(size), "target": _memory(size)})
+
+
+def copy_rate(footprint_bytes: int, least_seconds: float = 0.0005) -> float:
+    """Bytes read and written per second by one core that copies the same memory again and again."""
+    size = footprint_bytes // 2
+    arrays, rounds = {"source": _memory(size), "target": _memory(size)}, 1
+    with threads.threads(1):
+        while (seconds := best(_runner("copy", size, arrays, 0, size, rounds), 3)) < least_seconds:
+            rounds *= 4
+    return 2 * size * rounds / seconds
+
+
+def job_seconds(threads_used: int, pause: float, repeats: int) -> float:
+    """Median seconds of a job of nothing, with so long a pause before each: workers spin meanwhile, or have gone to sleep."""
+    run = _runner("fill", threads_used * LINE, {"source": _memory(LINE), "target": _memory(threads_used * LINE)}, 0, LINE)
+    times = []
+    with threads.threads(threads_used):
+        run()
+        for _ in range(repeats):
+            time.sleep(pause)
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def filler(size: int) -> Callable[[], None]:
@@ -75,5 +103,5 @@ def fma_rate(threads_used: int, dtype: str = "float32") -> float:
     compiled = code(Variant("engine.roofs", "multiply_add", name))
     block = MultiplyAdd.pack({"result": address_of(result)})
     with threads.threads(threads_used):
-        seconds = _best(lambda: threads.run(compiled.address, address_of(block), pieces, 0))
+        seconds = best(lambda: threads.run(compiled.address, address_of(block), pieces, 0))
     return pieces * ROUNDS * CHAINS * lanes * 2 / seconds

@@ -14,11 +14,12 @@ def build(lanes: Any) -> dict[str, Any]:
     def copy(args: Transfer, piece, scratch):
         start = piece * args.block
         count = min(args.block, args.size - start)
-        if args.stream:
-            stream_bytes(args.target + start, args.source + start, count)
-            fence()
-        else:
-            copy_bytes(args.target + start, args.source + start, count)
+        for _ in range(args.rounds):
+            if args.stream:
+                stream_bytes(args.target + start, args.source + start, count)
+                fence()
+            else:
+                copy_bytes(args.target + start, args.source + start, count)
 
     def fill(args: Transfer, piece, scratch):
         """Writing alone: a line of zeros, over and over."""

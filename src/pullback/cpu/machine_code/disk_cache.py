@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 def is_kept() -> bool:
     """Whether object code compiled now could be kept for other processes; makes the folder where it can."""
-    return _make_folder(cache_folder())
+    return make_folder(cache_folder())
 
 
 def file_of(variant: Variant) -> Path:
@@ -66,7 +66,7 @@ def _is_ours(folder: Path) -> bool:
     return why is None
 
 
-def _make_folder(folder: Path) -> bool:
+def make_folder(folder: Path) -> bool:
     """Make a folder for this user alone, and its parents, where they are missing; whether anything can be kept there."""
     try:
         for part in (*reversed(folder.parents), folder):
@@ -109,22 +109,29 @@ def read(variant: Variant) -> ObjectCode | None:
 
 
 def write(variant: Variant, made: ObjectCode) -> None:
-    """Keep object code; written aside and renamed, so that other processes see all or nothing. A read-only place keeps none."""
+    """Keep object code; a read-only place keeps none."""
     path = file_of(variant)
-    if not _make_folder(path.parent):
+    if not make_folder(path.parent):
         return
     header = {"variant": made.variant, "fields": made.fields, "functions": made.functions}
     rest = json.dumps(header).encode() + b"\n" + made.contents
+    write_aside(path, hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+
+
+def write_aside(path: Path, contents: bytes) -> bool:
+    """Write a file aside and rename it, so that other processes see all or nothing; whether that could be done."""
     try:
         handle, aside = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
     except OSError:
-        return
+        return False
     try:
         with open(handle, "wb") as file:
-            file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+            file.write(contents)
         os.replace(aside, path)
     except BaseException as error:
         with suppress(OSError):
             os.unlink(aside)
         if not isinstance(error, OSError):  # Ctrl-C
             raise
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
@@ -54,11 +55,15 @@ def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrd
 
 @dataclass(frozen=True)
 class Cut:
-    """Tile positions and panels of results of a piece, and the bytes of a transformed tile's channels."""
+    """Tile positions and panels of results of a piece, and the bytes of a transformed tile's channels.
+
+    k_chunk: input channels of the filter that are transformed at a time, just ahead of their products; 0: all of it before.
+    """
 
     block: int
     panel_block: int
     tile_pitch: int
+    k_chunk: int
 
 
 def cut_convolution(shape: Shape) -> Cut:
@@ -68,12 +73,32 @@ def cut_convolution(shape: Shape) -> Cut:
     block = tiles_of_block(
         shape, tile_bytes, depth_block, int(machine().l2_bytes * tuning.CONVOLVE_CACHE), tuning.CONVOLVE_TILES
     )
-    pieces = shape.groups * ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
-    panels = ceil_div(shape.out_channels, packed_filter(shape).panel)
-    return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, pieces)), tile_pitch)
+    blocks = ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
+    packed = packed_filter(shape)
+    panels = ceil_div(shape.out_channels, packed.panel)
+    if shape.k_blocks == 1 and blocks <= tuning.AHEAD_BLOCKS and packed.total > machine().l2_bytes * tuning.AHEAD_CACHE:
+        point_bytes = packed.panel * shape.sum_bytes
+        most = max(tuning.FILTER_CHUNK, int(machine().l2_bytes * tuning.CHUNK_CACHE) // (shape.points * point_bytes))
+        chunks = ceil_div(shape.in_channels, most)
+        return Cut(block, 1, tile_pitch, round_up(ceil_div(shape.in_channels, chunks), tuning.FILTER_CHUNK))
+    return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, shape.groups * blocks)), tile_pitch, 0)
 
 
-def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
+def _transform_fields(filter: Plan, packed: Packed, shape: Shape, k_chunk: int, start: int) -> tuple[dict[str, Any], int]:
+    """The fields of Convolve with which a piece transforms the filter itself, and the bytes of scratch with theirs."""
+    if not k_chunk:
+        names = ("transform", "transform_record", "k_chunk", "record_start", "transform_start", "packed_start")
+        return dict.fromkeys(names, 0), start
+    transform_start = round_up(start + TransformFilter.BYTES, LINE)
+    packed_start = transform_start + round_up(filter.scratch_bytes, LINE)
+    chunk_bytes = shape.points * (k_chunk * packed.panel * shape.sum_bytes + machine().vector_bytes) + machine().vector_bytes
+    return {
+        "transform": filter.code.address, "transform_record": filter.template, "k_chunk": k_chunk, "record_start": start,
+        "transform_start": transform_start, "packed_start": packed_start,
+    }, packed_start + round_up(chunk_bytes, LINE)  # fmt: skip
+
+
+def _convolve_plan(problem: Problem, shape: Shape, filter: Plan) -> Plan:
     """The products, from the transformed filter."""
     packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape), machine().vector_bytes
     depth_block, slots = depths_of_block(shape)
@@ -81,10 +106,11 @@ def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
     products = shape.points * (depth_block * cut.block * packed.panel * shape.sum_bytes + vector_bytes)
     zeros = max(shape.in_channels, packed.panel) * shape.item_bytes
     tiles, scratch = tile_fields(problem, shape, cut.block, products_start + round_up(products, LINE), shape.k_blocks, zeros)
+    transform, scratch = _transform_fields(filter, packed, shape, cut.k_chunk, round_up(scratch, LINE))
     panel_blocks = ceil_div(shape.out_channels, cut.panel_block * packed.panel)
-    given = tiles | packed.fields() | {
-        "x": None, "y": None, "nonfinite": None, "panel_blocks": panel_blocks, "panel_block": cut.panel_block,
-        "tile_pitch": cut.tile_pitch, "products_start": products_start,
+    given = tiles | packed.fields() | transform | {
+        "x": None, "y": None, "nonfinite": None, "filter": None, "weights_nonfinite": None, "panel_blocks": panel_blocks,
+        "panel_block": cut.panel_block, "tile_pitch": cut.tile_pitch, "products_start": products_start,
     }  # fmt: skip
     rows, vectors = register_tile(shape.out_channels, shape.lanes)
     channels_first = problem.layout == "channels_first"
@@ -96,7 +122,10 @@ def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
 
 @dataclass(frozen=True)
 class ConvolvePlans:
-    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie."""
+    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie.
+
+    Of no bytes: `convolve` transforms it on the way.
+    """
 
     filter: Plan
     convolve: Plan
@@ -110,7 +139,8 @@ class ConvolvePlans:
 def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
+    transform, packed_bytes = _filter_plan(problem, shape, flipped, order), packed_filter(shape).total
     return ConvolvePlans(
-        _filter_plan(problem, shape, flipped, order), _convolve_plan(problem, shape), packed_filter(shape).total,
+        transform, _convolve_plan(problem, shape, transform), 0 if cut_convolution(shape).k_chunk else packed_bytes,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

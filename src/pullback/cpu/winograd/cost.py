@@ -30,7 +30,10 @@ def _plain_cost(problem: Problem, shape: Shape) -> float:
     if problem.op == "conv_grad_filter":
         return terms * ceil_div(shape.out_channels, shape.lanes)
     over_cells, over_channels = costs(problem)
-    return terms * min(over_cells, over_channels * taps_met(sweep_of(problem))) / shape.lanes
+    packing = (
+        shape.groups * problem.window.tap_count * shape.in_channels * ceil_div(shape.out_channels, shape.lanes) * tuning.PACK
+    )
+    return packing + terms * min(over_cells, over_channels * taps_met(sweep_of(problem))) / shape.lanes
 
 
 def _transforms(problem: Problem, shape: Shape) -> tuple[int, float, float]:
@@ -46,11 +49,14 @@ def _convolve_cost(problem: Problem, shape: Shape) -> float:
     packed, lanes, points = packed_filter(shape), shape.lanes, shape.points
     x, y = ceil_div(shape.in_channels, lanes), ceil_div(shape.out_channels, lanes)  # vectors
     tiles, read, write = _transforms(problem, shape)
-    read *= ceil_div(shape.out_channels, cut_convolution(shape).panel_block * packed.panel)
-    terms = shape.k_blocks * shape.in_channels
-    products = tiles * points * (terms + tuning.TERMS) * _padded_vectors(shape.out_channels, lanes) * tuning.SLOWER
+    cut = cut_convolution(shape)
+    read *= ceil_div(shape.out_channels, cut.panel_block * packed.panel)
+    terms, per_weight, chunks = shape.k_blocks * shape.in_channels, tuning.FILTER + _far(packed.total), 1
+    if cut.k_chunk:  # the filter is transformed for each block, and never leaves the cache
+        per_weight, chunks = tuning.FILTER * ceil_div(shape.positions, cut.block), ceil_div(shape.in_channels, cut.k_chunk)
+    products = tiles * points * (terms + chunks * tuning.TERMS) * _padded_vectors(shape.out_channels, lanes) * tuning.SLOWER
     transforms = tiles * (2 * tuning.TABLE + read * x + write * y)
-    return tuning.CALL + products + transforms + shape.groups * terms * y * points * (tuning.FILTER + _far(packed.total))
+    return tuning.CALL + products + transforms + shape.groups * terms * y * points * per_weight
 
 
 def _filter_gradient_cost(problem: Problem, shape: Shape) -> float:

@@ -11,7 +11,7 @@ from torch import nn
 
 import pullback as pb
 from pullback.cpu.engine.memory import trim
-from pullback.torch.calls import HARMLESS
+from pullback.torch.saving import HARMLESS
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

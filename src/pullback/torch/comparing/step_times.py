@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pullback.torch.calls import OURS, Function
 from pullback.torch.kernels import listening
 from pullback.torch.layers import Accelerated
+from pullback.torch.measuring import nodes_of
 from pullback.torch.watching import Watch, is_known
 
 FORWARD, INPUT, FILTER = "forward", "input gradient", "filter gradient"
@@ -143,7 +144,7 @@ class _OurWatch(_StepWatch):
         region.add(FORWARD, seconds)
         moments: list[float] = []
         self.spans.append((region, moments))
-        for node in _nodes(result, first):
+        for node in nodes_of(result, first):
             node.register_prehook(lambda _: moments.append(time.perf_counter()))
             node.register_hook(lambda *_: moments.append(time.perf_counter()))
 
@@ -162,20 +163,6 @@ class _OurWatch(_StepWatch):
             if id(region) in taken:
                 heard = sum(region.seconds.get(op, 0.0) for op in (INPUT, FILTER))
                 region.add(FILTER if FILTER in region.seconds else INPUT, max(taken[id(region)] - heard, 0.0))
-
-
-def _nodes(result: Any, first: int) -> Iterator[Any]:
-    """The autograd nodes behind a result that are not older than `first`."""
-    parts = result if isinstance(result, tuple) else (result,)
-    waiting = [part.grad_fn for part in parts if isinstance(part, torch.Tensor)]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen or node._sequence_nr() < first or node.name().endswith("AccumulateGrad"):
-            continue
-        seen.add(node)
-        yield node
-        waiting += [following for following, _ in node.next_functions]
 
 
 @contextmanager

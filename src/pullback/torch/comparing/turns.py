@@ -15,11 +15,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 import pullback as pb
+from pullback.torch.choices import pending
 from pullback.torch.comparing.comparison import Comparison, LayerTimes, Memory, Times
 from pullback.torch.comparing.keeping import Kept, kept
 from pullback.torch.comparing.step_memory import kept_bytes, peak_bytes
 from pullback.torch.comparing.step_times import OPS, Region, watched_step
 from pullback.torch.layers import Accelerated
+from pullback.torch.measuring import MOST_CALLS
 from pullback.torch.report import Explaining, Layer
 from pullback.torch.selection import Wishes
 from pullback.torch.swap import State, accelerate, restore
@@ -35,6 +37,7 @@ def compare(
     *inputs: Any,
     loss: Loss | None = None,
     steps: int = 10,
+    measure: bool = True,
     tune: bool = False,
     only: Wishes | None = None,
     except_: Wishes | None = None,
@@ -48,9 +51,9 @@ def compare(
     scalar to go back from (default: the mean square of every float tensor in the output). The model runs eagerly, in the mode
     (training or eval) that it is in, without an optimizer; inputs are copied for each step.
 
-    tune, only, except_, functional: as for `accelerate`. Without any of them, a model that is accelerated already is compared as it
-    is. Afterwards the model is what it was: classes, parameters, gradients, buffers, attributes, modes and hooks, and so are the
-    random states and the number of threads; also where the model raises.
+    measure, tune, only, except_, functional: as for `accelerate`. Without any of them, a model that is accelerated already is
+    compared as it is. Afterwards the model is what it was: classes, parameters, gradients, buffers, attributes, modes and hooks,
+    and so are the random states and the number of threads; also where the model raises.
 
     tick: called with a label before each round.
     """
@@ -66,9 +69,9 @@ def compare(
         stack.callback(before.put_back)
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        as_it_is = not (tune or functional or only is not None or except_ is not None) and _is_accelerated(model)
+        as_it_is = not (not measure or tune or functional or only is not None or except_ is not None) and _is_accelerated(model)
         if not as_it_is:
-            accelerate(restore(model), tune=tune, only=only, except_=except_, functional=functional)
+            accelerate(restore(model), measure=measure, tune=tune, only=only, except_=except_, functional=functional)
         ours = State(model)
         theirs = State(restore(model))
         turns = _Turns(model, inputs, named, loss or _mean_square, state, dict(zip(SIDES, (theirs, ours), strict=True)))
@@ -147,9 +150,12 @@ class _Turns:
         return Comparison(layers, Times(*(tuple(whole[side]) for side in SIDES)), memory, self._apart(), self._settings())
 
     def _explained(self) -> tuple[Layer, ...]:
-        """Where each layer runs on our side; the step is the first one there, which compiles and tunes."""
+        """Where each layer runs on our side, after steps there that compile and measure."""
         watch = Explaining(self.model, eager=True)
-        self.step("ours")
+        for _ in range(MOST_CALLS + 1):
+            self.step("ours")
+            if not pending(self.model):
+                break
         with watch.hooks(), watch:
             self.step("ours")
         self.sides["ours"].put_back()

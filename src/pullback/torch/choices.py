@@ -1,0 +1,164 @@
+"""What a layer has chosen, and is about to: for each kind of input the ops that run on our kernels.
+
+A kind is all that a choice depends on: shape, memory format, dtype, which gradients are wanted, threads. A layer remembers
+a bounded number of kinds by their exact shape; further shapes are taken together by their size, so that a model whose shapes change
+at every call is measured as well, and for a bounded number of calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from pullback.settings import current_precision, get_num_threads
+from pullback.torch.arrays import layout_of
+from pullback.torch.autograd import is_plain
+from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict
+from pullback.torch.saving import is_watched
+
+CHOICES = "pullback_choices"  # attribute of a layer that measures
+MOST_EXACT, MOST_KINDS = 16, 48  # kinds of input with a trial of their own: by exact shape, and in all
+MOST_SETTLED = 256  # kinds for which an answer is kept
+UNKNOWN = object()
+MEASURED = "PyTorch's kernels are faster"
+
+Key = tuple[Any, ...]
+Ops = frozenset[str] | None  # the ops that are ours; None: the layer is PyTorch's own
+
+
+class _Paused(threading.local):
+    on = False
+
+
+_paused = _Paused()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """In this thread nothing is measured in the block: layers do what is settled, or what the rules say."""
+    before, _paused.on = _paused.on, True
+    try:
+        yield
+    finally:
+        _paused.on = before
+
+
+def key_of(layer: Any, input: torch.Tensor) -> Key | None:
+    """The kind of an input; None where nothing can be measured: PyTorch traces or transforms."""
+    if not is_plain((input,)) or torch.autograd.forward_ad._current_level >= 0:
+        return None
+    weight = layer._parameters.get("weight")
+    needs, strides = (False, ()) if weight is None else (weight.requires_grad, weight.stride())
+    grad = torch.is_grad_enabled()
+    return (
+        input.shape, input.stride(), input.dtype, strides, layer.has_modes and layer.training,
+        grad and input.requires_grad, grad and needs, grad and is_watched(),
+        torch.get_num_threads(), get_num_threads(), current_precision(),
+        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+    )  # fmt: skip
+
+
+WATCHED = 7  # its place in a key
+
+
+class Choices:
+    """Of one layer. Copies keep what is settled; pickles, which may be loaded on another machine, begin anew."""
+
+    def __init__(self, at_once: bool = False) -> None:
+        """at_once: whether a new kind of input is measured in its first call, by calls beside it."""
+        self.at_once = at_once
+        self.settled: dict[Key, Ops] = {}
+        self.trials: dict[Key, Trial] = {}
+        self.verdicts: dict[Key, Verdict] = {}
+
+    def __reduce__(self) -> Any:
+        return Choices, (self.at_once,)
+
+    def __deepcopy__(self, memo: Any) -> Choices:
+        copied = Choices(self.at_once)
+        copied.settled, copied.verdicts = dict(self.settled), dict(self.verdicts)
+        return copied
+
+    def settle(self, key: Key, ops: Ops) -> Ops:
+        if len(self.settled) < MOST_SETTLED:
+            self.settled[key] = ops
+        return ops
+
+    def next(self, layer: Any, input: torch.Tensor, key: Key) -> Ops | Turn:
+        """Where a call goes whose kind is not settled: the ops that are ours, or a turn of a trial."""
+        if layer.cannot(input) is not None or layer.tiny(input) is not None:
+            return self.settle(key, None)
+        ops, separate = layer.ops_of(input)
+        expected = layer.loses(input) is None
+        if key[WATCHED] and not separate:
+            return self.settle(key, frozenset(ops) if expected else None)
+        kind, scale = self.kind_of(input, key)
+        trial = self.trials.get(kind)  # before the verdict: another thread may have it now
+        if kind in self.verdicts:
+            return self.settle(key, _ops(self.verdicts[kind], key, separate))
+        if trial is None:
+            if (_paused.on and not self.at_once) or len(self.trials) + len(self.verdicts) >= MOST_KINDS:
+                return _ops(Verdict(frozenset(ops) if expected else NONE, {}), key, separate)
+            trial = self.trials.setdefault(kind, Trial(ops, separate, expected))
+            if self.at_once and not any(True for _ in layer.buffers()):
+                measure_at_once(layer, input, trial)
+        if trial.is_over():
+            self.verdicts[kind] = verdict = trial.verdict()
+            self.trials.pop(kind, None)
+            return self.settle(key, _ops(verdict, key, separate))
+        if _paused.on:
+            return _ops(Verdict(frozenset(ops) if expected else NONE, {}), key, separate)
+        return trial.turn(scale)
+
+    def told(self, layer: Any, input: torch.Tensor, key: Key) -> tuple[str | None, frozenset[str], str]:
+        """Why an input that our kernels can do goes to PyTorch (None: it does not), the ops that are ours, how that is known."""
+        tiny = layer.tiny(input)
+        kind, _ = self.kind_of(input, key)
+        verdict = self.verdicts.get(kind)
+        if tiny is not None or (key[WATCHED] and not layer.ops_of(input)[1]):
+            return layer.loses(input), NONE, ""
+        if verdict is not None:
+            return (None if verdict.ours else MEASURED), verdict.ours, str(verdict)
+        trial = self.trials.get(kind)
+        calls = "" if trial is None else f", {trial.calls} calls so far"
+        return layer.loses(input), NONE, f"by the rules; the first steps measure it{calls}"
+
+    def kind_of(self, input: torch.Tensor, key: Key) -> tuple[Key, float]:
+        """What is measured together with this key, and the size of the input in that."""
+        if key in self.trials or key in self.verdicts or len(self.trials) + len(self.verdicts) < MOST_EXACT:
+            return key, 1.0
+        bits = input.numel().bit_length()
+        return (bits, layout_of(input), *key[2:]), input.numel() / 2**bits
+
+
+def _ops(verdict: Verdict, key: Key, separate: bool) -> Ops:
+    """What is watched goes through our function even where all ops are PyTorch's: it keeps the same tensors either way."""
+    return verdict.ours if verdict.ours or (key[WATCHED] and separate) else None
+
+
+def measure_at_once(layer: Any, input: torch.Tensor, trial: Trial) -> None:
+    """Take a trial's turns on such an input, beside the step. Hooks are not run."""
+    given = input.detach().requires_grad_(input.requires_grad)
+    while not trial.is_over():
+        y = layer.take_turn(trial.turn(1.0), given)
+        y = y[0] if isinstance(y, tuple) else y
+        if y.requires_grad:
+            inputs = [t for t in (given, *layer.parameters()) if t.requires_grad]
+            torch.autograd.grad(y, inputs, torch.ones_like(y))
+
+
+def pending(model: nn.Module) -> int:
+    """How many trials of a model's layers are not over."""
+    kept = (module.__dict__.get(CHOICES) for module in model.modules())
+    return sum(len(choices.trials) for choices in kept if choices is not None)
+
+
+def ops_wanted(layer: Any, input: torch.Tensor) -> tuple[str, ...]:
+    """Of a layer whose ops go one way together: whether there is a backward pass."""
+    needs = input.requires_grad or any(parameter.requires_grad for parameter in layer.parameters())
+    return WHOLE if torch.is_grad_enabled() and needs else WHOLE[:1]

@@ -1,0 +1,152 @@
+"""Times of a layer's ops on PyTorch's kernels and on ours, taken in turns inside the steps of a training; the faster are kept.
+
+A layer has named ops (a convolution: forward, input gradient, filter gradient), each with two ways. The layer's calls take turns:
+one on PyTorch's kernels, the next on ours, each op timed where its result is needed anyway. After a few turns a verdict names the
+ops that are ours. `choices` keeps trials and verdicts of a layer; the layer itself (layers.Accelerated) makes the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+WHOLE = ("forward", "backward")  # the ops of a layer that go one way together
+NONE: frozenset[str] = frozenset()
+
+FIRST_SAMPLES = 1  # of each way, which do not count: they compile, allocate, warm up
+FEW_SAMPLES, MANY_SAMPLES = 3, 5  # of each way, which count: few where one way is clearly the faster
+CLEAR = 1.15
+MOST_CALLS = 6 * MANY_SAMPLES  # after which a backward pass that never came is no longer waited for
+MARGIN = 0.98  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
+CALL_SECONDS = {1: 5e-6, 2: 2e-5}  # what our call costs more than PyTorch's beside its ops: forward alone, with derivatives
+
+clock = time.perf_counter
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The ops that are ours, and of each op that was measured the seconds on PyTorch's kernels and on ours."""
+
+    ours: frozenset[str]
+    seconds: dict[str, tuple[float, float]]
+
+    def __str__(self) -> str:
+        told = [f"{op} {theirs * 1e3:.3g} and {ours * 1e3:.3g}" for op, (theirs, ours) in self.seconds.items()]
+        return f"measured ms, PyTorch's and ours: {', '.join(told)}" if told else "it ran too seldom to be measured"
+
+
+class Trial:
+    """The samples of a layer's ops for inputs of one kind."""
+
+    def __init__(self, ops: tuple[str, ...], separate: bool, expected: bool) -> None:
+        """separate: each op goes its own way. expected: whether ours is, by the rules, the faster (for ops that never run)."""
+        self.ops, self.separate, self.expected = ops, separate, expected
+        self.calls = 0
+        self.samples: dict[tuple[str, bool], list[float]] = {(op, ours): [] for op in ops for ours in (False, True)}
+
+    def turn(self, scale: float) -> Turn:
+        """That of the next call: PyTorch's, ours, and so on, or of the kind with fewer samples. Its seconds are divided by `scale`.
+
+        (A checkpoint calls a layer twice and goes back once: if turns went by calls alone, always from the same kind.)
+        """
+        self.calls += 1
+        theirs, ours = (min(len(self.samples[op, way]) for op in self.ops) for way in (False, True))
+        return Turn(self, ours < theirs or (ours == theirs and self.calls % 2 == 0), scale)
+
+    def add(self, op: str, ours: bool, seconds: float) -> None:
+        samples = self.samples[op, ours]
+        if len(samples) < FIRST_SAMPLES + MANY_SAMPLES:
+            samples.append(seconds)
+
+    def least(self, op: str, ours: bool) -> float | None:
+        """The least time of an op: what disturbs a step only makes it longer."""
+        return min(self.samples[op, ours][FIRST_SAMPLES:], default=None)
+
+    def is_over(self) -> bool:
+        return self.calls >= MOST_CALLS or all(map(self._is_clear, self.ops))
+
+    def _is_clear(self, op: str) -> bool:
+        count = min(len(self.samples[op, ours]) for ours in (False, True)) - FIRST_SAMPLES
+        theirs, ours = self.least(op, False), self.least(op, True)
+        if theirs is None or ours is None or count < FEW_SAMPLES:
+            return False
+        return count >= MANY_SAMPLES or max(theirs, ours) >= CLEAR * min(theirs, ours)
+
+    def verdict(self) -> Verdict:
+        seconds = {}
+        for op in self.ops:
+            theirs, ours = self.least(op, False), self.least(op, True)
+            if theirs is not None and ours is not None:
+                seconds[op] = (theirs, ours)
+        all_ours = frozenset(self.ops)
+        if not seconds:
+            return Verdict(all_ours if self.expected else NONE, seconds)
+        if self.separate:
+            chosen = frozenset(op for op, (theirs, ours) in seconds.items() if ours <= MARGIN * theirs)
+            saved = sum(seconds[op][0] - seconds[op][1] for op in chosen)
+            unknown = all_ours - seconds.keys() if self.expected else NONE
+            return Verdict(chosen | unknown if saved > CALL_SECONDS[min(len(self.ops), 2)] else NONE, seconds)
+        theirs, ours = (sum(pair[way] for pair in seconds.values()) for way in (0, 1))
+        return Verdict(all_ours if ours <= MARGIN * theirs else NONE, seconds)
+
+
+class Turn:
+    """One call of a layer on trial, all of it on one kind of kernels."""
+
+    def __init__(self, trial: Trial, ours: bool, scale: float = 1.0) -> None:
+        self.trial, self.ours, self.scale = trial, ours, scale
+
+    def add(self, op: str, seconds: float) -> None:
+        self.trial.add(op, self.ours, seconds / self.scale)
+
+    def timed(self, op: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """function(...), as this op of the layer."""
+        start = clock()
+        found = function(*arguments, **keywords)
+        self.add(op, clock() - start)
+        return found
+
+    def whole(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """function(...) as the layer's forward; its backward pass, if one comes, is timed from the first node to the last."""
+        before = torch.autograd._get_sequence_nr()
+        found = self.timed(WHOLE[0], function, *arguments)
+        if WHOLE[1] in self.trial.ops:
+            nodes = list(nodes_of(found, before))
+            backward = _Backward(self, len(nodes))
+            for node in nodes:
+                node.register_prehook(backward.begins)
+                node.register_hook(backward.ends)
+        return found
+
+
+class _Backward:
+    """The time of a backward pass, told by the nodes of its graph."""
+
+    def __init__(self, turn: Turn, nodes: int) -> None:
+        self.turn, self.left, self.start = turn, nodes, 0.0
+
+    def begins(self, *_: Any) -> None:
+        self.start = self.start or clock()
+
+    def ends(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.turn.add(WHOLE[1], clock() - self.start)
+
+
+def nodes_of(result: Any, first: int) -> Iterator[Any]:
+    """The autograd nodes behind a result that are not older than `first`."""
+    parts = result if isinstance(result, tuple) else (result,)
+    waiting = [part.grad_fn for part in parts if isinstance(part, torch.Tensor)]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen or node._sequence_nr() < first or node.name().endswith("AccumulateGrad"):
+            continue
+        seen.add(node)
+        yield node
+        waiting += [following for following, _ in node.next_functions]
