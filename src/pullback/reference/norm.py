@@ -90,7 +90,14 @@ def batch_norm_train(
 
 
 def _masked(
-    dy: Array, x: Array, scale: Array | None, mean: Array, inv_std: Array, y: Array | None, bias: Array | None, top: float | None
+    dy: Array,
+    x: Array,
+    scale: Array | None,
+    mean: Array,
+    inv_std: Array,
+    y: Array | None,
+    bias: Array | None,
+    top: float | None,
 ) -> Array:
     if y is None and bias is not None and scale is not None:
         y = normalize(x, mean, inv_std, scale, bias)

@@ -22,13 +22,13 @@ from pullback.rules import Array
 
 
 @planned
-def _sums_plans(shape: Shape) -> Sums:
+def gradient_plans(shape: Shape) -> Sums:
     partial = pass_plan("gradient", "sums_", (GradientSumsRows, GradientSumsPlanes), shape, arrays=2, rows=3)
     return sums_plans("gradient", partial, MergeGradient, shape, arrays=2, kinds=2)
 
 
 @planned
-def _apply_plan(shape: Shape) -> Plan:
+def apply_plan(shape: Shape) -> Plan:
     return pass_plan("gradient", "apply_", (GradientApplyRows, GradientApplyPlanes), shape, arrays=3, rows=5)
 
 
@@ -48,7 +48,7 @@ def batch_norm_grad_sums(
     mean, inv_std = per_channel(op, "mean", mean, shape), per_channel(op, "inv_std", inv_std, shape)
     line = [None if values is None else per_channel(op, "scale and bias", values, shape) for values in (scale, bias)]
     masked = new_in_order(order, x.dtype) if masked_out and not (y is bias is None) else None
-    plans = _sums_plans(shape)
+    plans = gradient_plans(shape)
     partials = new_array((plans.numbers,), x.dtype)
     sum_dy, sum_dy_xhat = new_array((shape.channels,), x.dtype), new_array((shape.channels,), x.dtype)
     plans.partial.run(
@@ -83,7 +83,7 @@ def batch_norm_grad_apply(
     }  # fmt: skip
     line = None if bias is None else per_channel(op, "bias", bias, shape)
     dx = out if out is not None and order_of(out) == order else new_in_order(order, x.dtype)
-    _apply_plan(shape).run(
+    apply_plan(shape).run(
         dy=address_of(dy_), x=address_of(given), y=_address(y_), bias=_address(line), top=top_word(top), dx=address_of(dx),
         count=float_word(count), **{name: address_of(values) for name, values in vectors.items()},
     )  # fmt: skip

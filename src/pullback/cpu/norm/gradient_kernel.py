@@ -208,15 +208,11 @@ def build(lanes: Any) -> dict[str, Any]:
             slope, offset = share * inv_std * get(args.sum_dy_xhat + c), share * get(args.sum_dy + c)
             j = 0
             while j + M <= n:
-                apply_cells(
-                    args, (at + j) * SIZE, M, splats(mean), splats(factor), splats(bias), splats(slope), splats(offset)
-                )
+                apply_cells(args, (at + j) * SIZE, M, splats(mean), splats(factor), splats(bias), splats(slope), splats(offset))
                 j += M
             while j < n:
                 some = min(V, n - j)
-                apply_some(
-                    args, (at + j) * SIZE, some, splat(mean), splat(factor), splat(bias), splat(slope), splat(offset)
-                )
+                apply_some(args, (at + j) * SIZE, some, splat(mean), splat(factor), splat(bias), splat(slope), splat(offset))
                 j += V
 
     return {

@@ -56,9 +56,14 @@ def seen(op: str, x: Array) -> tuple[Array, Order, Shape]:
     if x.ndim < 2 or not x.size:
         raise ValueError(f"{op}: x must have the shape (N, C, ...) and elements, not the shape {x.shape}")
     given, order = dense(x)
+    return given, order, shape_of(order, x.shape[1], x.dtype)
+
+
+def shape_of(order: Order, channels: int, dtype: np.dtype[Any]) -> Shape:
+    """The shape of an array that lies in this order."""
     place = order.axes.index(1)
     outer, inner = math.prod(order.memory_shape[:place]), math.prod(order.memory_shape[place + 1 :])
-    return given, order, Shape(x.dtype, outer, x.shape[1], inner)
+    return Shape(dtype, outer, channels, inner)
 
 
 def top_word(top: float | None) -> int:

@@ -15,7 +15,7 @@ from pullback.rules import Array
 
 
 @planned
-def _plan(shape: Shape, arrays: int) -> Plan:
+def normalize_plan(shape: Shape, arrays: int) -> Plan:
     return pass_plan("normalize", "", (NormalizeRows, NormalizePlanes), shape, arrays, rows=3)
 
 
@@ -32,7 +32,7 @@ def normalize(
                (("mean", mean), ("inv_std", inv_std), ("scale", scale), ("bias", bias))]  # fmt: skip
     added = None if add is None else in_order(add, order)
     y = out if out is not None and order_of(out) == order else new_in_order(order, x.dtype)
-    _plan(shape, 2 if add is None else 3).run(
+    normalize_plan(shape, 2 if add is None else 3).run(
         x=address_of(given), mean=address_of(vectors[0]), inv_std=address_of(vectors[1]), scale=address_of(vectors[2]),
         bias=address_of(vectors[3]), add=0 if added is None else address_of(added), y=address_of(y), relu=int(relu),
         top=top_word(top),

@@ -1,4 +1,4 @@
-"""Normalizing channels in one pass: (x - mean) * inv_std * scale + bias, then something added and a ReLU, with or without a top, where asked."""
+"""Normalizing channels in one pass: (x - mean) * inv_std * scale + bias, plus something, and a ReLU with or without a top."""
 
 from __future__ import annotations
 

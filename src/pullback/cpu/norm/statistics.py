@@ -13,7 +13,7 @@ from pullback.rules import Array
 
 
 @planned
-def _plans(shape: Shape) -> Sums:
+def statistics_plans(shape: Shape) -> Sums:
     partial = pass_plan("statistics", "", (StatisticsRows, StatisticsPlanes), shape, arrays=1)
     return sums_plans("statistics", partial, MergeStatistics, shape, arrays=1, kinds=3)
 
@@ -33,7 +33,7 @@ def training_statistics(
     op = "batch_statistics"
     check_alike(op, x)
     given, _, shape = seen(op, x)
-    plans = _plans(shape)
+    plans = statistics_plans(shape)
     partials = new_array((plans.numbers,), x.dtype)
     results = [new_array((shape.channels,), x.dtype) for _ in range(3)]
     mean, variance, inv_std = results
@@ -41,7 +41,9 @@ def training_statistics(
     if running is not None:
         check_writeable(op, *running)
         if any(per_channel(op, "a running statistic", array, shape) is not array for array in running):
-            raise ValueError(f"{op}: running statistics must be contiguous and of dtype {x.dtype}, since they are changed in place")
+            raise ValueError(
+                f"{op}: running statistics must be contiguous and of dtype {x.dtype}, since they are changed in place"
+            )
         running_mean, running_variance = map(address_of, running)
     plans.partial.run(x=address_of(given), partials=address_of(partials))
     plans.merge.run(
