@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.cpu import crop
-from pullback.cpu.conv import cells, direct, pointwise
+from pullback.cpu.conv import cells, direct, pairs, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
@@ -69,6 +69,7 @@ def _sweeps(op: str) -> tuple[Row, ...]:
         CROP,
         *_groups(gradient=False),
         Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
+        Row("pairs", pairs.can, pairs.pays, partial(conv.run_sweep, pairs.sweep_plan), WEIGHTS),
         Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
         Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
         Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
@@ -128,6 +129,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         *_groups(gradient=True),
         Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
+        Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),
         Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
     ),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 K_BLOCK = 16  # terms between two prefetches of a tile, about
-PIECES = 32  # of a job: enough for a dozen threads; more only where a piece stays worth its packing
+PIECES = 32  # of a job: enough for four threads; more only where a piece stays worth its packing
+PIECES_EACH = 4  # of a job for each of more threads, where its pieces cut no sum
 FEWER_PIECES = 16  # of a filter gradient that reads in place: every further range of channels reads the other array once more
 
 # direct: shares of the second-level cache.
@@ -20,6 +21,8 @@ TRANSPOSED, TRANSPOSED_BLOCK = 28, 8
 CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all their planes stay in the first-level cache
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken
+
+PAIR_COST = 0.55  # of a multiplication of a pair's element, in those of float32
 
 # pointwise.
 POINTWISE_BYTES = 192 << 10  # bytes of the source cells of a block in scratch

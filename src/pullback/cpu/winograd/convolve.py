@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
@@ -66,22 +67,45 @@ class Cut:
     k_chunk: int
 
 
-def cut_convolution(shape: Shape) -> Cut:
+def cut_convolution(shape: Shape, threads: int = 2) -> Cut:
+    """For two threads as it is cheapest; for more with so many pieces that they end together."""
     tile_pitch = round_up(shape.in_channels, shape.lanes) * shape.sum_bytes
     depth_block, slots = depths_of_block(shape)
     tile_bytes = shape.points * tile_pitch * slots * shape.tap_blocks
     block = tiles_of_block(
         shape, tile_bytes, depth_block, int(machine().l2_bytes * tuning.CONVOLVE_CACHE), tuning.CONVOLVE_TILES
     )
-    blocks = ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
-    packed = packed_filter(shape)
-    panels = ceil_div(shape.out_channels, packed.panel)
-    if shape.k_blocks == 1 and blocks <= tuning.AHEAD_BLOCKS and packed.total > machine().l2_bytes * tuning.AHEAD_CACHE:
+    others, packed = shape.groups * ceil_div(shape.target.depth, depth_block), packed_filter(shape)
+    blocks, panels = ceil_div(shape.positions, block) * others, ceil_div(shape.out_channels, packed.panel)
+    cut = Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, blocks)), tile_pitch, 0)
+    ahead = blocks // shape.groups <= tuning.AHEAD_BLOCKS and packed.total > machine().l2_bytes * tuning.AHEAD_CACHE
+    if shape.k_blocks == 1 and ahead:
         point_bytes = packed.panel * shape.sum_bytes
         most = max(tuning.FILTER_CHUNK, int(machine().l2_bytes * tuning.CHUNK_CACHE) // (shape.points * point_bytes))
         chunks = ceil_div(shape.in_channels, most)
-        return Cut(block, 1, tile_pitch, round_up(ceil_div(shape.in_channels, chunks), tuning.FILTER_CHUNK))
-    return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, shape.groups * blocks)), tile_pitch, 0)
+        cut = Cut(block, 1, tile_pitch, round_up(ceil_div(shape.in_channels, chunks), tuning.FILTER_CHUNK))
+    return cut if threads <= 2 else _cut_for(shape, threads, others, cut, panels)
+
+
+def _cut_for(shape: Shape, threads: int, others: int, cut: Cut, panels: int) -> Cut:
+    """No larger blocks and no more panels of a piece, with which the last of so many threads is done first. No sum is cut.
+
+    Each block loads the filter, or transforms it, and with fewer panels in a piece tiles are transformed more often.
+    """
+    numbers = range(ceil_div(shape.positions, cut.block), ceil_div(shape.positions, tuning.FEWEST_SHARED_TILES) + 1)
+    sizes = {cut.block} | {round_up(ceil_div(shape.positions, blocks), shape.dilation[2]) for blocks in numbers}
+    terms = shape.k_blocks * shape.in_channels
+    read = shape.tap_blocks * ceil_div(shape.in_channels, shape.lanes) * tuning.READ
+    panel = register_tile(shape.out_channels, shape.lanes)[1] * (terms + tuning.TERMS + tuning.WRITE)
+    loading = tuning.PANEL_TILES + (tuning.FILTER if cut.k_chunk else 0)
+
+    def cost(block: int, panel_block: int) -> int:
+        pieces = others * ceil_div(shape.positions, block) * ceil_div(panels, panel_block)
+        return ceil_div(pieces, threads) * (block * read + (block + loading) * panel_block * panel)
+
+    shares = {1} if cut.k_chunk else {ceil_div(panels, parts) for parts in range(1, panels + 1)}
+    best = min(product(sizes, shares), key=lambda both: (cost(*both), -both[0], -both[1]))
+    return replace(cut, block=best[0], panel_block=best[1])
 
 
 def _transform_fields(filter: Plan, packed: Packed, shape: Shape, k_chunk: int, start: int) -> tuple[dict[str, Any], int]:
@@ -98,9 +122,9 @@ def _transform_fields(filter: Plan, packed: Packed, shape: Shape, k_chunk: int, 
     }, packed_start + round_up(chunk_bytes, LINE)  # fmt: skip
 
 
-def _convolve_plan(problem: Problem, shape: Shape, filter: Plan) -> Plan:
+def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, threads: int) -> Plan:
     """The products, from the transformed filter."""
-    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape), machine().vector_bytes
+    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape, threads), machine().vector_bytes
     depth_block, slots = depths_of_block(shape)
     products_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     products = shape.points * (depth_block * cut.block * packed.panel * shape.sum_bytes + vector_bytes)
@@ -135,12 +159,12 @@ class ConvolvePlans:
     leaves_cells: bool  # whether some cells of the target are not written
 
 
-@planned
-def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
+@planned_for_threads
+def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
     transform, packed_bytes = _filter_plan(problem, shape, flipped, order), packed_filter(shape).total
     return ConvolvePlans(
-        transform, _convolve_plan(problem, shape, transform), 0 if cut_convolution(shape).k_chunk else packed_bytes,
+        transform, _convolve_plan(problem, shape, transform, threads), 0 if cut_convolution(shape).k_chunk else packed_bytes,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

@@ -6,6 +6,8 @@ from __future__ import annotations
 CONVOLVE_CACHE = 7 / 16  # of the second-level cache for the transformed tiles of a block: with their products they stay in it
 CONVOLVE_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 FEWEST_PIECES = 4  # where there are enough results: pieces with different results of the same tiles transform these again
+FEWEST_SHARED_TILES = 12  # of a block for more than two threads
+PANEL_TILES = 5  # tiles whose products with a panel take as long as loading it
 FILTER_CHUNK = 16  # input channels of a piece of the filter
 # A filter that few blocks read is transformed just ahead of its products, for each of them: up to so many blocks, where it would
 # take more than this share of the second-level cache; and the share that a chunk of it then takes.
