@@ -209,7 +209,7 @@ class Doubled(torch.autograd.Function):
 
 @pytest.fixture
 def all_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_layers, "LEAST_FUSED", 0)
+    monkeypatch.setattr(norm_layers, "LEAST_FUSED", {"channels_first": 0, "channels_last": 0})
     monkeypatch.setattr(norm_layers, "something_compiled", lambda: False)  # another test may have
 
 

@@ -198,8 +198,8 @@ def batch_norm(
     """x normalized, with derivatives where they are wanted."""
     if torch.autograd._profiler_enabled():
         with torch.profiler.record_function(f"{NAMESPACE}::batch_norm"):
-            return _apply(by, relu, x, weight, bias, add)  # type: ignore[no-any-return]
-    return _apply(by, relu, x, weight, bias, add)  # type: ignore[no-any-return]
+            return _apply(by, relu, x, weight, bias, add)
+    return _apply(by, relu, x, weight, bias, add)
 
 
 def _gradients(

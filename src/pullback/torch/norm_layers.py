@@ -22,7 +22,8 @@ EQUAL_NORM = {FIRST: 150_000, LAST: 2_000_000}  # elements of an input that both
 EAGER_ONLY = "it is taken only where PyTorch runs eagerly on plain tensors"
 
 
-LEAST_FUSED = 30_000  # elements of an input below which one pass for two ops saves less than it costs to wait for the second
+# Elements of an input below which one pass for two ops saves less than it costs to wait for the second.
+LEAST_FUSED = {FIRST: 100_000, LAST: 2_000_000}
 
 
 def _any_hooks() -> bool:
@@ -57,7 +58,7 @@ class BatchNormLayer(Accelerated):
             and input.dim() == max(self.spatial_rank + 2, 3)
             and input.dtype in (torch.float32, torch.float64)
             and is_plain((input,))
-            and input.numel() >= LEAST_FUSED
+            and input.numel() >= LEAST_FUSED[layout_of(input)]
             and torch.autograd.forward_ad._current_level < 0
             and not (self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or _any_hooks() or is_watched())
             and self._misfit(input) is None
