@@ -16,7 +16,7 @@ from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
 from pullback.cpu.depthwise import planes as group_planes
-from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, whole
+from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, transposed, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
@@ -76,19 +76,22 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, rows, phases (with one channel, or for
-# averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, transposed, rows, phases (with one
+# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: winners, planes, scatter, winograd,
+# cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.max_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool, transposed.plan)),
         Row("rows", rows.can, None, partial(run.max_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.max_pool, planes.forward_plan)),
     ),
     "max_pool_grad": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad, whole.max_grad_from_x_plan)),
+        Row("winners", ordinary, transposed.pays_for_winners, run.max_pool_grad_by_winners),
         Row("channels", channels.can, channels.pays, _from_x("channels")),
         Row("rows", rows.can, None, _from_x("rows")),
         Row("planes", planes.can, None, _from_x("planes")),
@@ -97,6 +100,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad_from_winners, whole.max_grad_plan)),
         Row("gather", gather.can, gather.pays, partial(run.max_pool_grad_from_winners, gather.max_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool_grad_from_winners, transposed.plan)),
         Row("phases", phases.can, phases.pays, run.max_pool_grad_by_phases, FALSE_WINNERS),
         Row("scatter", scatter.can, None, partial(run.max_pool_grad_from_winners, scatter.max_grad_plan)),
     ),
@@ -108,6 +112,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool, transposed.plan)),
         Row("separable", separable.can, separable.pays, separable.avg_pool),
         Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.avg_pool, planes.forward_plan)),
@@ -116,6 +121,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool_grad, whole.avg_grad_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool_grad, transposed.plan)),
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
     "adaptive_max_pool": (Row("channels", adaptive.can, None, adaptive.max_pool),),
