@@ -14,6 +14,7 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.pool import channels, choice, gather, phases, planes, records, rows, tuning
@@ -152,13 +153,13 @@ def cost(problem: Problem) -> tuple[float, Cut]:
     rows = math.prod(_targets(window, forward))
     source_row, target_row = (shape.in_row, shape.out_row) if forward else (shape.out_row, shape.in_row)
     taps = shape.out_rows * shape.out_cols * window.tap_count / max(1, rows * target_row)  # of a target, on average
-    tap = tuning.TRANSPOSED_TAP[problem.op]
+    tap, element = tuning.TRANSPOSED_TAP[problem.op], tuning.TRANSPOSED_ELEMENT * profile().pooling("transpose")
     register = machine().vector_bytes // shape.wide
     best: tuple[float, Cut] | None = None
     for cut in _cuts(problem):
         moved = ceil_div(rows, cut.rows) * cut.span * source_row + rows * target_row
         cells = rows * target_row * (tuning.TRANSPOSED_CELL + tap * taps * cut.lanes / register)
-        found = ceil_div(shape.images, cut.lanes) * (moved * cut.lanes * tuning.TRANSPOSED_ELEMENT + cells)
+        found = ceil_div(shape.images, cut.lanes) * (moved * cut.lanes * element + cells)
         if best is None or found < best[0]:
             best = found, cut
     assert best is not None
