@@ -19,13 +19,15 @@ from torch import nn
 import pullback as pb
 from pullback.torch import accelerate
 
-WARMUPS = 2
+WARMUPS = 16  # in which accelerate measures its layers, and settles
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18-64": (models.resnet18, (16, 3, 64, 64)),
     "resnet18-224": (models.resnet18, (4, 3, 224, 224)),
     "vgg11-64": (models.vgg11, (16, 3, 64, 64)),
     "vgg11-224": (models.vgg11, (2, 3, 224, 224)),
     "mobilenetv2-128": (models.mobilenet_v2, (8, 3, 128, 128)),
+    "mobilenetv1-128": (models.mobilenet_v1, (8, 3, 128, 128)),
+    "resnext26-96": (models.resnext26, (8, 3, 96, 96)),
     "unet3d-32": (models.UNet3d, (2, 1, 32, 32, 32)),
 }
 
@@ -63,7 +65,7 @@ def compare(name: str, last: bool, steps: int, tune: bool) -> str:
     plain, ours = trainings(name, last, tune)
     losses: list[tuple[float, float]] = []
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(WARMUPS):  # compiles, tunes; the same steps for both
+    for _ in range(WARMUPS):  # the same steps for both
         plain.step()
         ours.step()
     for _ in range(steps):
