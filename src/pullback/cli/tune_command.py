@@ -48,6 +48,7 @@ ROWS = {
 FACTORS = {
     "transforming": "Winograd's transforms",
     "transposing": "transposes",
+    "moving": "moves of single elements",
     "copying": "copies",
     "waiting": "waiting for memory",
     "calling": "beginning and end of a job",
@@ -123,6 +124,6 @@ def print_figures(found: Profile) -> None:
     print_table(f"{found.cpu}, {found.level}", ("figure", "here", "built-in", "as fast"), lines)
     costs = [[words, f"{getattr(found, name):.2f}"] for name, words in FACTORS.items()]
     costs += [
-        [f"max-pool gradient by {kernel} (time)", f"{found.pooling(kernel):.2f}"] for kernel in ("scatter", "phases", "gather")
+        [f"max-pool gradient by {kernel}, beside phases", f"{found.pooling(kernel):.2f}"] for kernel in ("scatter", "gather")
     ]
     print_table("costs, beside those of multiply-adds", ("of", "times the built-in"), costs)

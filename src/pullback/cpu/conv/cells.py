@@ -58,11 +58,11 @@ def costs(problem: Problem) -> tuple[float, float]:
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
-    results = n / (sweep.source_channels * taps) * profile().transposing
+    results = n / (sweep.source_channels * taps)
     cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + tuning.TRANSPOSED * (profile().transposing / taps + results), channels
-    return cells, channels + tuning.TRANSPOSED_BLOCK * results
+        return cells + tuning.TRANSPOSED * profile().moving * (1 / taps + results), channels
+    return cells, channels + tuning.TRANSPOSED_BLOCK * profile().transposing * results
 
 
 def prefers_cells(problem: Problem) -> bool:
@@ -129,6 +129,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
         "row_blocks": ceil_div(h.bases, rows), "col_blocks": ceil_div(w.bases, cols), "block_rows": rows, "block_cols": cols,
         "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
         "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
+        "row_phases": len(w.phases),
         "plane_bytes": plane, "block_channels": block_channels, "terms": terms,
         "phase_table": phase_table(sweep, starts, grid, (0, 0, 0), kept),
         "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,

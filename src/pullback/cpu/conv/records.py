@@ -10,6 +10,7 @@ LONGEST_K_BLOCK, SHORTEST_K_BLOCK = (
     16,
     7,
 )  # cells of a k-block of a filter gradient that prefetches, where rows can be cut evenly
+PACKED_TERMS = 16  # of a filter that are transposed at once, while it is packed
 TRANSPOSED_ROWS = 64  # rows that are transposed at once: whole lines on both sides, few enough rows for the TLB
 
 
@@ -73,7 +74,8 @@ class DirectSweep(Blocked):
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
     memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. redo: only where the target holds something that is not finite.
+    buffer_n channels of each cell. redo: only where the target holds something that is not finite. odd: the last pair of
+    channels has one channel only, where channels are counted in pairs.
     """
 
     ints = (
@@ -81,7 +83,7 @@ class DirectSweep(Blocked):
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
         "merged columns runs list_start list_bytes list_slots cuts cut_bytes "
-        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo"
+        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo odd"
     )
 
 
@@ -96,11 +98,11 @@ class TapList(Record):
 class CellsSweep(Blocked):
     """line_places: places of a row; split_places: places of one split (row residue, column residue) of a plane.
 
-    padded: some base reads a cell that is not there. buffer_row: bytes of the results of an output channel. table_start,
-    range_start: scratch for the places of up to most_taps weights, and for lists of taps.
+    row_phases: phases along a row. padded: some base reads a cell that is not there. buffer_row: bytes of the results of an
+    output channel. table_start, range_start: scratch for the places of up to most_taps weights, and for lists of taps.
     """
 
-    ints = "line_places split_places plane_bytes padded buffer_row table_start range_start most_taps"
+    ints = "line_places split_places row_phases plane_bytes padded buffer_row table_start range_start most_taps"
 
 
 class LaneRange(Record):
@@ -123,12 +125,14 @@ class PointwiseSweep(Sweep):
 class Pack(Record):
     """The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
 
-    run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed. Else a run is one
-    term of all output channels, side by side. check: a filter that is not finite is reported in faults.
+    run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed in run_units units of
+    PACKED_TERMS terms. Else a run is one term of all output channels, side by side, and a unit. parts: pieces of a panel, of
+    part_units of its units. check: a filter that is not finite is reported in faults. With lanes of pairs, terms 2 n and 2 n + 1
+    are the two of pair n, and -2 - 2 n the only one of it.
     """
 
     ints = (
-        "filter packed faults check blocks block out_channels padded_channels terms "
+        "filter packed faults check parts units part_units run_units blocks block out_channels padded_channels terms "
         "group_bytes n_bytes runs run_bytes run_length run_row place"
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.direct import taps_met
+from pullback.cpu.conv.pairs import cost_of_term
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.profile import profile
@@ -32,12 +33,13 @@ def _plain_cost(problem: Problem, shape: Shape) -> float:
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
     terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
-        return terms * ceil_div(shape.out_channels, shape.lanes)
+        return terms * ceil_div(shape.out_channels, shape.lanes) * cost_of_term(problem)
     over_cells, over_channels = costs(problem)
+    over_channels *= taps_met(sweep_of(problem)) * cost_of_term(problem)
     packing = (
         shape.groups * problem.window.tap_count * shape.in_channels * ceil_div(shape.out_channels, shape.lanes) * tuning.PACK
     )
-    return packing * profile().copying + terms * min(over_cells, over_channels * taps_met(sweep_of(problem))) / shape.lanes
+    return packing * profile().copying + terms * min(over_cells, over_channels) / shape.lanes
 
 
 def _transforms(problem: Problem, shape: Shape) -> tuple[int, float, float]:
