@@ -139,7 +139,7 @@ def filter_plan(threads: int, problem: Problem, padded: bool = True, pairs: bool
     swaps = _swaps(problem)
     if swaps:
         problem = replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in)
-    return _plan(problem, swaps, padded, pairs, threads)
+    return _plan(problem, swaps, padded, pairs, 2 if pairs else threads)
 
 
 def _runs(outer: int, outer_pitch: int, inner: int, inner_pitch: int, run_bytes: int) -> dict[str, int]:
