@@ -107,11 +107,14 @@ def test_first_samples_do_not_count_and_the_least_does() -> None:
 
 
 def test_what_is_saved_must_pay_for_the_call() -> None:
+    """Of the ops that are faster, not of those that never ran: the rules speak for these."""
     trial = Trial((FORWARD, FILTER), separate=True, expected=True)
     for ours in (False, True):
         for _ in range(MANY_SAMPLES):
-            trial.add(FORWARD, ours, 1e-6 if ours else 3e-6)
-    assert trial.verdict().ours == frozenset()
+            trial.add(FORWARD, ours, 1e-3 if ours else 3e-3)
+    for costs, expected in ((1e-3, {FORWARD, FILTER}), (3e-3, set())):
+        trial.beside = [9.0, costs, 2 * costs]
+        assert trial.verdict().ours == expected
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -337,3 +340,20 @@ def test_time_is_looked_at_around_the_kernels(monkeypatch: pytest.MonkeyPatch) -
         (FORWARD, False): [0.0, 0.0], (FORWARD, True): [1.0, 1.0], (FILTER, False): [0.0, 0.0], (FILTER, True): [2.0, 2.0],
     }  # fmt: skip
     assert INPUT not in trial.ops
+    assert trial.beside == [0.0] * 4
+
+
+def test_what_a_call_takes_beside_its_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by one at each look: one look after the other around each op, and around each pass."""
+    now = [0.0]
+
+    def looked() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr(measuring, "clock", looked)
+    net, x = pt.accelerate(conv()), image().requires_grad_()
+    step(net, x)
+    [trial] = kept(net).trials.values()
+    assert [len(samples) for (_, ours), samples in trial.samples.items()] == [1, 0] * 3
+    assert trial.beside == [(3.0 - 1.0) + (5.0 - 2.0)]

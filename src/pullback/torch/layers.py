@@ -72,10 +72,10 @@ class Accelerated:
 
     def take_turn(self: Any, turn: Turn, input: torch.Tensor, *more: Any) -> Any:
         """The layer in a turn of a trial."""
-        if turn.trial.separate:
-            return self.ours(input, turn, *more)
         theirs: Any = super()
-        return turn.whole(self.ours, input, None, *more) if turn.ours else turn.whole(theirs.forward, input, *more)
+        if turn.trial.separate:
+            return turn.take(self.ours, input, turn, *more)
+        return turn.take(self.ours, input, None, *more) if turn.ours else turn.take(theirs.forward, input, *more)
 
     def why_left(self, input: torch.Tensor) -> str | None:
         """Why the rules leave an input to PyTorch; None if they do not."""
