@@ -75,7 +75,8 @@ class Accelerated:
         theirs: Any = super()
         if turn.trial.separate:
             return turn.take(self.ours, input, turn, *more)
-        return turn.take(self.ours, input, None, *more) if turn.ours else turn.take(theirs.forward, input, *more)
+        way = None if turn.trial.chosen is None else turn.trial.chosen.ours
+        return turn.take(self.ours, input, way, *more) if turn.ours else turn.take(theirs.forward, input, *more)
 
     def why_left(self, input: torch.Tensor) -> str | None:
         """Why the rules leave an input to PyTorch; None if they do not."""

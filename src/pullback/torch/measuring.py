@@ -33,20 +33,22 @@ class Verdict:
 
     ours: frozenset[str]
     seconds: dict[str, tuple[float, float]]
-    costs: float = 0.0  # what the call costs more than PyTorch's, where ops go their own ways
 
     def __str__(self) -> str:
         told = [f"{op} {theirs * 1e3:.3g} and {ours * 1e3:.3g}" for op, (theirs, ours) in self.seconds.items()]
-        told += [f"our call costs {self.costs * 1e3:.2g} more"] if self.costs else []
         return f"measured ms, PyTorch's and ours: {', '.join(told)}" if told else "it ran too seldom to be measured"
 
 
 class Trial:
     """The samples of a layer's ops for inputs of one kind."""
 
-    def __init__(self, ops: tuple[str, ...], separate: bool, expected: bool) -> None:
-        """separate: each op goes its own way. expected: whether ours is, by the rules, the faster (for ops that never run)."""
-        self.ops, self.separate, self.expected = ops, separate, expected
+    def __init__(self, ops: tuple[str, ...], separate: bool, expected: bool, chosen: Verdict | None = None) -> None:
+        """separate: each op goes its own way. expected: whether ours is, by the rules, the faster (for ops that never run).
+
+        chosen: what such a trial has found, now on trial as a whole against PyTorch's own layer: ops that are fast one by one need
+        not make a fast layer, since much around them is not theirs (memory, caches, Python).
+        """
+        self.ops, self.separate, self.expected, self.chosen = ops, separate, expected, chosen
         self.calls = 0
         self.beside: list[float] = []  # what calls through our function took beside the ops, where each op goes its own way
         self.samples: dict[tuple[str, bool], list[float]] = {(op, ours): [] for op in ops for ours in (False, True)}
@@ -69,6 +71,10 @@ class Trial:
         """The least time of an op: what disturbs a step only makes it longer."""
         return min(self.samples[op, ours][FIRST_SAMPLES:], default=None)
 
+    def second(self) -> Trial:
+        """The trial as a whole of what this one has found."""
+        return Trial(WHOLE if len(self.ops) > 1 else WHOLE[:1], False, self.expected, self.verdict())
+
     def is_over(self) -> bool:
         return self.calls >= MOST_CALLS or all(map(self._is_clear, self.ops))
 
@@ -86,6 +92,8 @@ class Trial:
             if theirs is not None and ours is not None:
                 seconds[op] = (theirs, ours)
         all_ours = frozenset(self.ops)
+        if not seconds and self.chosen is not None:
+            return self.chosen
         if not seconds:
             return Verdict(all_ours if self.expected else NONE, seconds)
         if self.separate:
@@ -93,8 +101,11 @@ class Trial:
             saved = sum(seconds[op][0] - seconds[op][1] for op in chosen)
             costs = max(min(self.beside[FIRST_SAMPLES:], default=0.0) - NATIVE_SECONDS, 0.0)
             unknown = all_ours - seconds.keys() if self.expected else NONE
-            return Verdict(chosen | unknown if saved > costs else NONE, seconds, costs)
+            return Verdict(chosen | unknown if saved > costs else NONE, seconds)
         theirs, ours = (sum(pair[way] for pair in seconds.values()) for way in (0, 1))
+        if self.chosen is not None:
+            kept = self.chosen.ours if ours <= MARGIN * theirs else NONE
+            return Verdict(kept, {**self.chosen.seconds, "in all": (theirs, ours)})
         return Verdict(all_ours if ours <= MARGIN * theirs else NONE, seconds)
 
 
