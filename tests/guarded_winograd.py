@@ -14,6 +14,7 @@ import pullback as pb
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.winograd import convolve as winograd_plans
 from pullback.cpu.winograd import filter_gradient as winograd_gradient
+from pullback.cpu.winograd import tuning
 from pullback.ops.explain import PREPARE
 
 V = machine().vector_bytes // 4
@@ -35,7 +36,8 @@ PLANS = (winograd_plans.convolve_plans, winograd_gradient.gradient_plans)
 def main(side: str) -> None:
     memory, calls = bare_memory(side), 0
     for layout in LAYOUTS:
-        for dtype, shapes in (("float32", SHAPES), ("float16", HALF_SHAPES)):
+        for dtype, shapes, ahead in (("float32", SHAPES, 1.0), ("float32", SHAPES[:4], 0.0), ("float16", HALF_SHAPES, 1.0)):
+            tuning.AHEAD_CACHE = ahead  # 0: filters are transformed in scratch
             for *shape, keywords in shapes:
                 for op, arguments in arrays(layout, *shape, dtype, **keywords).items():
                     with pb.backend("reference"):

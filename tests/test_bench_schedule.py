@@ -10,7 +10,7 @@ import pytest
 
 import pullback as pb
 from pullback.bench import schedule_measure
-from pullback.bench.schedule import Costs, Job, Recording, call_seconds, job_seconds, make_row, median_recording
+from pullback.bench.schedule import THREADS, Costs, Job, Recording, call_seconds, job_seconds, make_row, median_recording
 from pullback.cli import main
 from pullback.cpu.engine import threads
 
@@ -19,6 +19,11 @@ FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0)
 
 def job(*pieces: float, before: float = 0.0, most: int = 1000) -> Job:
     return Job(pieces, before, most)
+
+
+def cut(pieces: int) -> dict[int, Recording]:
+    """The same pieces of a second for any number of threads."""
+    return dict.fromkeys(THREADS, Recording((job(*[1.0] * pieces),), 0.0))
 
 
 def test_pieces_go_to_whoever_is_free_in_ascending_order() -> None:
@@ -57,15 +62,15 @@ def test_medians_are_taken_piece_by_piece() -> None:
 
 
 def test_faults_of_a_row() -> None:
-    good = make_row("conv", "a", "channels_last", (10**9, 8), Recording((job(*[1.0] * 64),), 0.0), FREE, {1: 64.0, 2: 40.0})
+    good = make_row("conv", "a", "channels_last", (10**9, 8), cut(64), FREE, {1: 64.0, 2: 40.0})
     assert good.faults() == []
     assert (good.speedup(16), good.efficiency(32)) == (16.0, 1.0)
     assert good.error(2) == pytest.approx(-0.2)
-    few = make_row("conv", "a", "channels_last", (10**9, 8), Recording((job(*[1.0] * 8),), 0.0), FREE, {})
+    few = make_row("conv", "a", "channels_last", (10**9, 8), cut(8), FREE, {})
     assert few.faults() == ["50% at 16"]
-    small = make_row("conv", "a", "channels_last", (10**6, 8), Recording((job(*[1.0] * 8),), 0.0), FREE, {})
+    small = make_row("conv", "a", "channels_last", (10**6, 8), cut(8), FREE, {})
     assert small.faults() == []
-    assert make_row("conv", "a", "channels_last", (0, 8), Recording((job(1.0),), 0.0), FREE, {}, 2.0).predicted[64] == 4.0
+    assert make_row("conv", "a", "channels_last", (0, 8), cut(1), FREE, {}, 2.0).predicted[64] == 4.0
 
 
 def test_recording_a_call_keeps_its_result_and_counts_its_pieces() -> None:
@@ -77,7 +82,7 @@ def test_recording_a_call_keeps_its_result_and_counts_its_pieces() -> None:
     assert threads.run is before
     np.testing.assert_array_equal(results[0], expected)
     (only,) = recording.jobs
-    assert len(only.pieces) == only.most > 1
+    assert len(only.pieces) >= only.most > 1
     assert min(only.pieces) > 0
     assert recording.after > 0 < only.before
 

@@ -63,9 +63,9 @@ def show(names: list[str], factors: list[float], error: float) -> None:
 
 
 def main() -> None:
-    from pullback.cpu.engine.machine import machine
+    from pullback.cpu.engine.machine import cpu_model, machine
 
-    print(f"{machine().cpu}, vectors of {machine().vector_bytes} bytes; float32, one thread, nanoseconds")
+    print(f"{cpu_model()}, vectors of {machine().vector_bytes} bytes; float32, one thread, nanoseconds")
     scatter = [sample for layout in SHAPES for sample in samples("scatter", layout)]
     print("scatter, per input element:")
     ones, apart = [1.0] * len(scatter), [outputs if is_apart else 0.0 for is_apart, outputs, _, _ in scatter]

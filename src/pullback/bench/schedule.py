@@ -7,11 +7,12 @@ threads share beside the ticket: no memory bandwidth (but for a floor that can b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 THREADS = (1, 2, 4, 8, 16, 32, 64)
+SHOWN = 16  # threads whose pieces are printed
 CHECKED = (1, 2)  # threads that the prediction is compared with
 LARGE_FLOP = 20_000_000  # of each of 16 threads, from which on the efficiency has a bar
 EFFICIENCY_BAR = 0.8
@@ -75,7 +76,10 @@ def call_seconds(recording: Recording, costs: Costs, threads: int) -> float:
 
 @dataclass
 class Row:
-    """A call: its work, its jobs as (pieces, seconds on one thread), predictions and measured medians by number of threads."""
+    """A call: its work, predictions and measured medians by number of threads, and its jobs as they are cut for SHOWN threads.
+
+    jobs: (pieces, seconds of them on one thread).
+    """
 
     op: str
     case: str
@@ -126,12 +130,16 @@ class Schedule:
 
 
 def make_row(
-    op: str, case: str, layout: str, work: tuple[int, int], recording: Recording, costs: Costs, measured: dict[int, float],
-    bandwidth: float | None = None,
+    op: str, case: str, layout: str, work: tuple[int, int], recordings: Mapping[int, Recording], costs: Costs,
+    measured: dict[int, float], bandwidth: float | None = None,
 ) -> Row:  # fmt: skip
-    """work: flop and bytes that must move. bandwidth: bytes a second that no call can pass, however many threads."""
+    """work: flop and bytes that must move. recordings: of the call as it is cut for so many threads.
+
+    bandwidth: bytes a second that no call can pass, however many threads.
+    """
     floor = work[1] / bandwidth if bandwidth else 0.0
-    predicted = {count: max(floor, call_seconds(recording, costs, count)) for count in THREADS}
+    predicted = {count: max(floor, call_seconds(recordings[count], costs, count)) for count in THREADS}
+    recording = recordings[SHOWN]
     jobs = [(len(job.pieces), sum(job.pieces)) for job in recording.jobs]
     serial = recording.after + sum(job.before for job in recording.jobs)
     return Row(op, case, layout, *work, jobs, serial, predicted, measured)

@@ -20,7 +20,7 @@ from pullback.bench import ours
 from pullback.bench.cases import Case, Task, bytes_moved, flop, parse_case
 from pullback.bench.data import Data, make_data
 from pullback.bench.machine import describe_machine
-from pullback.bench.schedule import CHECKED, Costs, Job, Recording, Row, Schedule, make_row, median_recording
+from pullback.bench.schedule import CHECKED, THREADS, Costs, Job, Recording, Row, Schedule, make_row, median_recording
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.kernel_records import Follow, MultiplyAdd, System
@@ -29,7 +29,7 @@ from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
 from pullback.rules import Layout
 
-ROUNDS = 5  # recordings and timed calls of each number of threads
+ROUNDS = 3  # recordings and timed calls of each number of threads
 TRAINING = "batch_norm", "batch_norm_grad"
 # Cases beside the published list: what is known to suffer from many threads.
 MORE_CASES: dict[Any, list[dict[str, Any]]] = {
@@ -133,7 +133,7 @@ def _recording(jobs: list[Job], overhead: float) -> Iterator[Callable[[], float]
     slots, clock, real = places.ctypes.data, time.perf_counter, threads.run
     left = clock()
 
-    def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
+    def run(function: int, arguments: int, pieces: int, scratch_bytes: int, most: int = 1024) -> None:
         nonlocal left
         before, kernel, scratch, times = clock() - left, _KERNEL(function), threads.take_scratch(scratch_bytes), []
         for piece in range(pieces):
@@ -141,7 +141,7 @@ def _recording(jobs: list[Job], overhead: float) -> Iterator[Callable[[], float]
             kernel(slots, slots, arguments, piece, scratch.address)
             times.append(clock() - start)
         scratch.put_back()
-        jobs.append(Job(tuple(max(0.0, taken - overhead) for taken in times), before, pieces if parallel else 1))
+        jobs.append(Job(tuple(max(0.0, taken - overhead) for taken in times), before, min(pieces, most)))
         left = clock()
 
     threads.run = run
@@ -151,10 +151,10 @@ def _recording(jobs: list[Job], overhead: float) -> Iterator[Callable[[], float]
         threads.run = real
 
 
-def record(call: Call, overhead: float = 0.0) -> Recording:
-    """The jobs of a call. overhead: of calling a piece from here, which is taken off its time."""
+def record(call: Call, overhead: float = 0.0, count: int = 1) -> Recording:
+    """The jobs of a call as it is cut for `count` threads. overhead: of calling a piece from here, which is taken off its time."""
     jobs: list[Job] = []
-    with settings.threads(1), _recording(jobs, overhead) as since:
+    with settings.threads(count), _recording(jobs, overhead) as since:
         call()
         after = since()
     return Recording(tuple(jobs), after)
@@ -218,11 +218,14 @@ def run(
 
 def _row(subject: Subject, schedule: Schedule, overhead: float) -> Row:
     call, counts = subject.prepare(), [count for count in CHECKED if count <= max(1, settings.cores())]
-    recordings, taken = [], {count: [] for count in counts}  # type: ignore[var-annotated]
+    taken: dict[int, list[float]] = {count: [] for count in counts}
+    recordings: dict[int, list[Recording]] = {count: [] for count in THREADS}
     gc.collect()
-    record(call)
     for _ in range(ROUNDS):  # in turns, so that load meets them alike
-        recordings.append(record(call, overhead))
+        for count, found in recordings.items():
+            if not found:
+                record(call, count=count)  # plans are made
+            found.append(record(call, overhead, count))
         for count in counts:
             with settings.threads(count):
                 call()  # the one before has left its workers asleep
@@ -230,8 +233,9 @@ def _row(subject: Subject, schedule: Schedule, overhead: float) -> Row:
                 call()
                 taken[count].append(time.perf_counter() - start)
     measured = {count: median(times) for count, times in taken.items()}
+    middle = {count: median_recording(found) for count, found in recordings.items()}
     return make_row(
-        subject.op, subject.case, subject.layout, subject.work, median_recording(recordings), schedule.costs, measured,
+        subject.op, subject.case, subject.layout, subject.work, middle, schedule.costs, measured,
         schedule.settings["bandwidth"],
     )  # fmt: skip
 

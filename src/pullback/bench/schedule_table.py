@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from pullback.bench.schedule import CHECKED, EFFICIENCY_BAR, LARGE_FLOP, THREADS, Row, Schedule
+from pullback.bench.schedule import CHECKED, EFFICIENCY_BAR, LARGE_FLOP, SHOWN, THREADS, Row, Schedule
 from pullback.bench.table import seconds_text
 from pullback.bench.trust import load_warning
 
-LEGEND = f"""jobs      pieces of each job of the call, one after the other; serial: of its time on one thread, what no job takes
+LEGEND = f"""jobs      pieces of each job of the call as it is cut for {SHOWN}; serial: of its time on one thread, what no job takes
 speed-up  predicted time on one thread / on so many; workers that wait awake, and nothing shared but the claims
 error     of the prediction with 1 and 2 threads, against calls that were measured
 !         under {EFFICIENCY_BAR:.0%} of 16 (with {LARGE_FLOP // 10**6} MFLOP for each of 16 threads), or slower at 16 than at 8"""

@@ -16,6 +16,7 @@ from pullback.cli import (
     grads_command,
     info_command,
     train_command,
+    tune_command,
     warmup_command,
 )
 from pullback.cli.surroundings import check_environment, run_guarded
@@ -33,6 +34,7 @@ EXAMPLES = """examples:
   pullback bench --op avg_pool_grad --peer torch
   pullback compare train:example   a PyTorch model's training step, on PyTorch's kernels and on ours
   pullback warmup           compile the kernels ahead, once for a version and a machine
+  pullback tune             measure this CPU, so that kernels are chosen by its own figures (two seconds)
   pullback info             CPU, threads, kernel cache, backends and versions on this machine
   pullback draw max_pool --input 6x6 --window 3 --stride 2
 """
@@ -61,6 +63,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         compare_command,
         draw_command,
         warmup_command,
+        tune_command,
         info_command,
     )
     for command in commands:

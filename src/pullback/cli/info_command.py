@@ -13,6 +13,7 @@ from pullback.cli.console import size_text
 from pullback.ops.explain import PREPARE
 
 if TYPE_CHECKING:
+    from pullback.cpu.engine.profile import Profile
     from pullback.cpu.machine_code.cache_folders import CacheFolder
 
 PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "rich", "onnx", "safetensors")
@@ -64,7 +65,8 @@ def _version(package: str) -> str | None:
 
 
 def _cpu_lines() -> list[tuple[str, str]]:
-    from pullback.cpu.engine.machine import machine
+    from pullback.cpu.engine.machine import cpu_model, machine
+    from pullback.cpu.engine.profile import known
     from pullback.cpu.machine_code import find, shipped
     from pullback.cpu.machine_code.levels import host_levels, level
 
@@ -77,11 +79,25 @@ def _cpu_lines() -> list[tuple[str, str]]:
         f"{shipped.count()} shipped with this wheel" if shipped.is_there() else "none shipped: compiled when they are needed"
     )
     return [
+        ("cpu", cpu_model()),
+        ("figures", _figures_text(known())),
         ("level", f"{made_for.name}, {vectors} (this CPU has {able})"),
         ("caches", caches),
         ("kernels", ready),
         *(_cache_lines() if find.has_compiler() else [("compiler", f"not installed: {find.INSTALL}")]),
     ]
+
+
+def _figures_text(found: Profile | None) -> str:
+    """The figures that kernels are chosen by."""
+    from pullback.cpu.engine.profile import BUILT_IN
+
+    figures = found or BUILT_IN
+    rates = (
+        f"{figures.fma / 1e9:.0f} GFLOP/s a core, {figures.fma_all / 1e9:.0f} all, memory {figures.memory_all / 1e9:.0f} GB/s"
+    )
+    hint = "" if found else "; `pullback tune` measures those of this CPU"
+    return f"{figures.source}: {rates}, {figures.dispatch * 1e6:.1f} us to hand out a job (of {figures.cpu}{hint})"
 
 
 def _cache_lines() -> list[tuple[str, str]]:

@@ -17,10 +17,10 @@ EXAMPLES = """examples:
   pullback bench schedule --op conv --case 512-7-n16 --layout channels_first
   pullback bench schedule --bandwidth 60                    no call passes 60 GB/s, however many threads
 
-How it works: every job of a call is run piece by piece on one thread, and each piece timed; empty jobs give the costs of
-calling, claiming, waking and joining. Then the same pieces are claimed in the same order by 1 to 64 threads that exist only
-on paper. What real threads share beside that is left out: memory bandwidth (but see --bandwidth), caches, a frequency that
-falls, a second socket. So it shows an upper bound: too few pieces, uneven ones, and work that no thread shares.
+How it works: every job of a call, cut as for so many threads, is run piece by piece on one, and each piece timed; empty jobs
+give the costs of calling, claiming, waking and joining. Then the same pieces are claimed in the same order by 1 to 64 threads
+that exist only on paper. What real threads share beside that is left out: memory bandwidth (but see --bandwidth), caches, a
+frequency that falls, a second socket. So it shows an upper bound: too few pieces, uneven ones, work that no thread shares.
 """
 
 

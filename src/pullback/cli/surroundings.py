@@ -25,8 +25,10 @@ def check_environment() -> None:
     registry.default_backend()
     if registry.why_unavailable(registry.CPU) is None:
         from pullback.cpu.engine.machine import machine
+        from pullback.cpu.engine.profile import known
 
         machine()
+        known()
 
 
 def run_guarded(command: Callable[[], int]) -> int:

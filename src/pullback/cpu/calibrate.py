@@ -46,7 +46,7 @@ def _seconds(kernel: str | None, run: Callable[[], object]) -> float:
 
 
 def _multiply_adds(found: Figures) -> None:
-    found["fma"], found["fma_all"] = roofs.fma_rate(1), roofs.fma_rate(cores())
+    found["fma"], found["fma_all"] = roofs.multiply_add_rate(1), roofs.multiply_add_rate(cores())
 
 
 def _caches(found: Figures) -> None:

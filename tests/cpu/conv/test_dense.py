@@ -59,7 +59,24 @@ LARGE: tuple[dict[str, Any], ...] = (
     {"batch": 2, "c_in": 37, "c_out": 74, "size": (5001,), "kernel": (1,)},
     {"batch": 2, "c_in": 96, "c_out": 51, "size": (17, 19), "kernel": (1, 1), "groups": 3},
     {"batch": 2, "c_in": 96, "c_out": 24, "size": (40, 41), "kernel": (1, 1)},
+    {"batch": 1, "c_in": 40, "c_out": 70, "size": (7, 23), "kernel": (6, 5), "padding": 2, "stride": (2, 3)},
+    {"batch": 2, "c_in": 6, "c_out": 9, "size": (5, 139), "kernel": (3, 4), "padding": 1, "stride": 4},
+    {"batch": 1, "c_in": 90, "c_out": 50, "size": (6, 3), "kernel": (2, 3), "stride": (3, 5), "padding": (0, 4)},
 )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_weight_that_is_not_finite_is_seen(layout: str) -> None:
+    """A filter is packed in several pieces: whichever holds the infinity, padding must not turn it into NaN."""
+    case: dict[str, Any] = {"batch": 1, "c_in": 33, "c_out": 64, "size": (4, 3), "kernel": (3, 3), "padding": 1}
+    for op, (source, f, *shape), keywords in conv_arguments(layout, **case)[:2]:
+        for place in (0, f.size // 2, f.size - 1):
+            weights = f.copy()
+            weights.flat[place] = np.inf
+            with np.errstate(invalid="ignore"):
+                expected = reference(op, (source, weights, *shape), keywords)
+            for name, found in answers_by_kernel(op, (source, weights, *shape), keywords):
+                np.testing.assert_array_equal(np.isnan(found), np.isnan(expected), f"{name} {op} {place}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -13,8 +13,8 @@ import pytest
 from pullback.cpu.engine import machine, profile, profile_file
 from pullback.cpu.engine.profile import BUILT_IN, FIGURES, Profile
 
-FACTORS = ("transposing", "transforming", "copying", "waiting", "calling", "sharing")
-KERNELS = ("scatter", "phases", "gather")
+FACTORS = ("transposing", "transforming", "moving", "copying", "waiting", "calling", "sharing")
+KERNELS = ("scatter", "gather")
 Variable = Callable[[str, str | None], None]
 
 
@@ -42,7 +42,7 @@ def test_a_factor_is_what_a_kind_of_work_costs_in_multiply_adds() -> None:
     assert replace(BUILT_IN, memory_all=BUILT_IN.memory_all * 4).waiting == 0.25
     assert replace(BUILT_IN, dispatch=BUILT_IN.dispatch * 2).calling == 2.0
     assert replace(BUILT_IN, dispatch=BUILT_IN.dispatch * 2).sharing == 2.0
-    assert replace(BUILT_IN, scatter=BUILT_IN.scatter / 2, fma=1.0).pooling("scatter") == 2.0  # a time
+    assert replace(BUILT_IN, scatter=BUILT_IN.scatter / 2, fma=1.0).pooling("scatter") == 2.0  # beside phases
 
 
 def test_noise_is_rounded_away_and_nonsense_bounded() -> None:

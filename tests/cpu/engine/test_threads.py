@@ -30,14 +30,14 @@ def on_cpu() -> Iterator[None]:
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """(pieces, whether they may be shared) of every job that was run."""
-    seen: list[tuple[int, bool]] = []
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(pieces, threads that may share them) of every job that was run."""
+    seen: list[tuple[int, int]] = []
     real = threads.run
 
-    def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
-        seen.append((pieces, parallel))
-        real(function, arguments, pieces, scratch_bytes, parallel)
+    def run(function: int, arguments: int, pieces: int, scratch_bytes: int, most: int = 1024) -> None:
+        seen.append((pieces, most))
+        real(function, arguments, pieces, scratch_bytes, most)
 
     monkeypatch.setattr(threads, "run", run)
     return seen
@@ -76,7 +76,7 @@ OPS = tuple(large("channels_last"))
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", OPS)
-def test_same_bits_for_any_number_of_threads(op: str, layout: str, jobs: list[tuple[int, bool]]) -> None:
+def test_same_bits_for_any_number_of_threads(op: str, layout: str, jobs: list[tuple[int, int]]) -> None:
     call = large(layout)[op]
     own = [kernel.name for kernel in kernels_for(op.split()[0], "cpu") if kernel.backend == "cpu"]
     for kernel in own or ["taps"]:
@@ -87,13 +87,13 @@ def test_same_bits_for_any_number_of_threads(op: str, layout: str, jobs: list[tu
         assert answers == answers[:1] * len(answers)
     if own:
         assert len(jobs) >= 3
-        assert all(parallel and pieces > 5 for pieces, parallel in jobs), jobs
+        assert all(most > 5 and pieces > 5 for pieces, most in jobs), jobs
 
 
-def test_small_work_stays_on_the_caller(jobs: list[tuple[int, bool]], alone: list[int]) -> None:
+def test_small_work_stays_on_the_caller(jobs: list[tuple[int, int]], alone: list[int]) -> None:
     with pb.threads(4):
         pb.avg_pool(reals((1, 8, 8, 16)), 2)
-    assert [parallel for _, parallel in jobs] == [False]
+    assert [most for _, most in jobs] == [1]
     assert len(alone) == 1
 
 
@@ -134,7 +134,7 @@ def test_a_busy_pool_is_not_waited_for(alone: list[int]) -> None:
     assert len(alone) == taken, "a free pool was not used"
 
 
-def test_workers_are_as_many_as_were_asked_for(fresh_pool: threads.Pool, jobs: list[tuple[int, bool]]) -> None:
+def test_workers_are_as_many_as_were_asked_for(fresh_pool: threads.Pool, jobs: list[tuple[int, int]]) -> None:
     call = large("channels_first")["avg_pool"]
     for count, workers in ((1, 0), (2, 1), (3, 2), (2, 2)):
         with pb.threads(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import pullback as pb
 from pullback import settings
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.winograd import ops as winograd
+from pullback.cpu.winograd import tuning
+from pullback.cpu.winograd.convolve import convolve_plans
 from pullback.ops.explain import PREPARE
 
 OPS: dict[str, Callable[..., np.ndarray]] = {
@@ -119,6 +121,33 @@ def test_many_channels_and_tiles(layout: str) -> None:
     check(layout, 2, (30, 34), 150, 139, (3, 3), padding=1)
     check(layout, 1, (9, 9), 70, 300, (3, 3), padding=1)
     check(layout, 1, (14, 20, 22), 19, 35, (3, 3, 3), padding=1)
+
+
+@pytest.fixture
+def transformed_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Filters of any size are transformed just ahead of their products, as few channels at a time as can be."""
+    monkeypatch.setattr(tuning, "AHEAD_CACHE", 0.0)
+    monkeypatch.setattr(tuning, "CHUNK_CACHE", 0.0)
+    convolve_plans.cache_clear()
+    yield
+    convolve_plans.cache_clear()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_filters_transformed_just_ahead_of_their_products(layout: str, transformed_ahead: None) -> None:
+    check(layout, 2, (6, 7), 2 * V + 3, 5 * V + 1, (3, 3), padding=1)
+    check(layout, 1, (5, 4), 4 * V + 2, 2 * V, (3, 3), padding=1, groups=2)
+    check(layout, 3, (9,), V + 1, V - 1, (3,), padding=1)
+    check(layout, 1, (3, 6, 5), V + 2, 3, (1, 3, 3), padding=(0, 1, 1))
+    for op, arguments in arrays(layout, 1, (6, 7), 40, 37, (3, 3), "float32", padding=1).items():
+        weights = arguments[1].copy() if op != "conv_grad_filter" else arguments[1]
+        if op != "conv_grad_filter":
+            weights[(1, 1, 3, 2) if layout == "channels_last" else (2, 3, 1, 1)] = np.nan
+        with np.errstate(invalid="ignore"):
+            found = run(op, (arguments[0], weights, *arguments[2:]), layout=layout, padding=1)
+            with pb.backend("reference"):
+                truth = getattr(pb, op)(arguments[0], weights, *arguments[2:], layout=layout, padding=1)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(truth))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -25,6 +25,7 @@ from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.machine_code.variants import Variant
@@ -60,8 +61,8 @@ def costs(problem: Problem) -> tuple[float, float]:
     results = n / (sweep.source_channels * taps)
     cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + tuning.TRANSPOSED * (1 / taps + results), channels
-    return cells, channels + tuning.TRANSPOSED_BLOCK * results
+        return cells + tuning.TRANSPOSED * profile().moving * (1 / taps + results), channels
+    return cells, channels + tuning.TRANSPOSED_BLOCK * profile().transposing * results
 
 
 def prefers_cells(problem: Problem) -> bool:
@@ -128,6 +129,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
         "row_blocks": ceil_div(h.bases, rows), "col_blocks": ceil_div(w.bases, cols), "block_rows": rows, "block_cols": cols,
         "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2], "hop_h": hop_h, "hop_w": hop_w,
         "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2], "line_places": line, "split_places": split,
+        "row_phases": len(w.phases),
         "plane_bytes": plane, "block_channels": block_channels, "terms": terms,
         "phase_table": phase_table(sweep, starts, grid, (0, 0, 0), kept),
         "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,

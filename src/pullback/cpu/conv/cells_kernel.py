@@ -15,6 +15,7 @@ from typing import Any
 from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.tap_ranges_kernel import axes_of, base_range, phase_at, tap_range
 from pullback.cpu.engine.sizes import tile_rows
+from pullback.cpu.simd.interleave import make_every, make_rows
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.register_tiles import make_tiles
@@ -28,7 +29,8 @@ range_at, RANGE_BYTES = records_at(LaneRange), LaneRange.BYTES
 def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     widen_run, narrow_run = make_runs(lanes)
-    get, put_wide = lanes.get, lanes.put_wide
+    get_wide, put = lanes.get_wide, lanes.put
+    every, (_, _, interleave) = make_every(lanes), make_rows(lanes, shuffles=True)
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS, FEW = tile_rows(), tile_rows(4)
     tiles, few_tiles = make_tiles(lanes, ROWS, 2), make_tiles(lanes, FEW, 4)
@@ -44,8 +46,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 widen_run(source + c * channel_bytes, target + c * plane_bytes, cells)
         else:
             for c in range(channels):
-                for q in range(cells):
-                    put_wide(target + c * plane_bytes + q * WIDE, get(source + c * channel_bytes + q * step_bytes))
+                every(source + c * channel_bytes, target + c * plane_bytes, cells, step_bytes // SIZE)
 
     @inline
     def pack_block(args, x, scratch, d0, h0, h1, w0, w1, channels):
@@ -177,7 +178,21 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                     if args.to_w == 1:
                         narrow_run(channel, to, cols)
                     else:
-                        transpose_back(channel, 0, to, args.to_w * args.target_cell, 1, cols)
+                        for q in range(cols):
+                            put(to + q * args.to_w * SIZE, get_wide(channel + q * WIDE))
+
+    @inline
+    def copy_rows_out(args, phase, made, origin, h0, row1, w0, w1):
+        """channels_first: the results of all phases of the same rows, interleaved. phase: the first of them."""
+        width = min(args.out_cols, w1 * args.to_w) - w0 * args.to_w
+        for h in range(h0, row1):
+            out = origin + (h * args.to_h + phase.start_h) * args.target_row + w0 * args.to_w * SIZE
+            line = made + (h - h0) * args.line_places * WIDE
+            for n in range(args.out_channels):
+                interleave(
+                    line + n * args.buffer_row, out + n * args.target_channel, width, 1, args.to_w,
+                    args.out_channels * args.buffer_row,
+                )  # fmt: skip
 
     def make_sweep(sum_phase: Any) -> Any:
         def sweep(args: CellsSweep, piece, scratch):
@@ -201,13 +216,17 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                             panel = args.packed + ((group * args.padded_channels + n0) * args.terms + term * width) * WIDE
                             made = (buffer + (p * args.out_channels + n0) * args.buffer_row, args.buffer_row, c0 > 0)
                             sum_phase(args, phase, scratch, d0, (h0, row1), (w0, col1), size, panel, width, n, made)
-            for p in range(args.phases):
+            together = args.to_w if channels_first and args.row_phases == args.to_w else 1
+            for p in range(0, args.phases, together):
                 phase = phase_at(args.phase_table, p)
                 if d0 < phase.bases_d:
                     origin = args.target + group * args.target_group + image * args.target_image
                     origin += (d0 * args.to_d + phase.start_d) * args.target_plane
                     made = buffer + p * args.out_channels * args.buffer_row
-                    copy_out(args, phase, made, origin, h0, min(h1, phase.bases_h), w0, min(w1, phase.bases_w) - w0)
+                    if together > 1:
+                        copy_rows_out(args, phase, made, origin, h0, min(h1, phase.bases_h), w0, w1)
+                    else:
+                        copy_out(args, phase, made, origin, h0, min(h1, phase.bases_h), w0, min(w1, phase.bases_w) - w0)
 
         return sweep
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder, filter_steps
-from pullback.cpu.conv.records import Pack, Phase, PhaseAxis
+from pullback.cpu.conv.records import PACKED_TERMS, Pack, Phase, PhaseAxis
 from pullback.cpu.conv.sweep import Sweep
 from pullback.cpu.conv.tuning import K_BLOCK
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.machine import machine
+from pullback.cpu.engine.pieces import cut_pieces
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
 from pullback.cpu.machine_code.variants import Variant
@@ -113,13 +114,18 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
     else:
         runs, run, length, place = taps, tap_step, summed, rows
     blocks = ceil_div(n_padded, 2 * v)
+    moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
+    run_units = ceil_div(length, PACKED_TERMS) or 1
+    units = runs * run_units
+    part_units, parts = cut_pieces(units, moved // (sweep.groups * blocks))
     given = {
         "filter": None, "packed": None, "faults": None, "check": int(check), "blocks": blocks, "block": 2 * v,
+        "parts": parts, "units": units, "part_units": part_units, "run_units": run_units,
         "out_channels": n_count, "padded_channels": n_padded, "terms": terms, "group_bytes": group * size, "n_bytes": n_step * size,
         "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
     }  # fmt: skip
-    moved = 2 * sweep.groups * n_padded * terms * wide_of(problem)
-    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), Pack, sweep.groups * blocks, 0, moved, given)
+    pieces, scratch = sweep.groups * blocks * parts, PACKED_TERMS * 2 * v * wide_of(problem)
+    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), Pack, pieces, scratch, moved, given)
 
 
 def k_block_of(terms: int) -> int:

@@ -29,7 +29,7 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.cpu.machine_code.variants import Variant
@@ -60,7 +60,7 @@ def taps_met(sweep: Sweep) -> float:
     return d * h * (w if _runs_over_images(sweep) else 1.0)
 
 
-def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
+def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
     d, h, w = sweep.axes
@@ -91,8 +91,9 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
     def pieces() -> int:
         return ceil_div(sweep.images, images) * d.bases * ceil_div(h.bases, rows) * ceil_div(w.bases, cols) * sweep.groups
 
+    wanted, fewest = (tuning.PIECES, 4) if threads <= 4 else (tuning.PIECES_EACH * threads, 1)
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
-    while pieces() < tuning.PIECES and images * rows * cols > tuning.PIECE_CELLS and not by_images:
+    while pieces() < wanted and images * rows * cols > tuning.PIECE_CELLS and not by_images:
         if images > 1:
             images = even_parts(sweep.images, images - 1)
         elif rows > 1:
@@ -102,19 +103,19 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool) -> Blocks:
         else:
             break
     range_blocks = n_blocks
-    while pieces() * ceil_div(n_blocks, range_blocks) < tuning.PIECES and range_blocks > 4:
+    while pieces() * ceil_div(n_blocks, range_blocks) < wanted and range_blocks > fewest:
         range_blocks = even_parts(n_blocks, range_blocks - 1)
     return Blocks(images, rows, cols, channels, ceil_div(n_blocks, range_blocks), range_blocks, by_images)
 
 
-@planned
-def direct_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
+@planned_for_threads
+def direct_plan(threads: int, problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
     """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sweep = sweep_of(problem)
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
     buffered = not last or size != wide
-    blocks = choose_blocks(problem, sweep, buffered)
+    blocks = choose_blocks(problem, sweep, buffered, threads)
     rows, terms, starts = panel_terms(sweep, blocks.channels)
     given = sweep_arguments(problem, sweep)
     s_cell, s_row, s_plane, s_image = (given[f"source_{name}"] for name in ("cell", "row", "plane", "image"))

@@ -171,20 +171,30 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     @inline
     def pack_block(args, x, area, images, d0, h0, h1, w0, w1, channels):
         """The source cells of a block, with their halo, into scratch."""
+        pitches = (args.source_channel, args.source_cell, args.place_bytes)
+        first_row, lines = h0 * args.step_h + args.low_h, (h1 - h0 - 1) * args.hop_h + args.reach_h
+        first_cell, places = w0 * args.step_w + args.low_w, (w1 - w0 - 1) * args.hop_w + args.reach_w
+        # Rows that follow each other here and there are packed at once.
+        whole = first_cell == 0 and places == args.in_cols and args.grid_w == 1 and args.parts_w == 1
+        run = max(0, min(lines, args.in_rows - first_row)) if whole and args.grid_h == 1 and first_row >= 0 else 0
         for i in range(images):
             for d in range(args.reach_d):
                 depth = d0 * args.step_d + args.low_d + d * args.grid_d
+                plane = x + i * args.source_image + depth * args.source_plane
+                to_plane = area + i * args.volume_bytes + d * args.plane_bytes
                 for part in range(args.parts_h):
-                    for h in range((h1 - h0 - 1) * args.hop_h + args.reach_h):
-                        row = h0 * args.step_h + args.low_h + part * args.apart_h + h * args.grid_h
+                    begin = 0
+                    if run > 1 and args.parts_h == 1 and 0 <= depth < args.in_depth:
+                        begin, cells = run, run * places
+                        pack_row(plane + first_row * args.source_row, pitches, cells, 0, 1, cells, channels, to_plane)
+                    for h in range(begin, lines):
+                        row = first_row + part * args.apart_h + h * args.grid_h
                         inside = 0 <= depth < args.in_depth and 0 <= row < args.in_rows
                         cells = args.in_cols if inside else NO_CELLS
-                        source = x + i * args.source_image + depth * args.source_plane + row * args.source_row
-                        to = area + i * args.volume_bytes + d * args.plane_bytes + part * args.part_h + h * args.line_bytes
-                        places = (w1 - w0 - 1) * args.hop_w + args.reach_w
+                        source = plane + row * args.source_row
+                        to = to_plane + part * args.part_h + h * args.line_bytes
                         for q in range(args.parts_w):
-                            cell0 = w0 * args.step_w + args.low_w + q * args.apart_w
-                            pitches = (args.source_channel, args.source_cell, args.place_bytes)
+                            cell0 = first_cell + q * args.apart_w
                             pack_row(source, pitches, cells, cell0, args.grid_w, places, channels, to + q * args.part_w)
 
     @inline

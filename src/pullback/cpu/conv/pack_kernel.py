@@ -9,58 +9,57 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.conv.records import Pack
+from pullback.cpu.conv.records import PACKED_TERMS, Pack
+from pullback.cpu.simd.interleave import SHUFFLED_STRIDES, make_every
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.transpose import make_transpose
-from pullback.cpu.simd.vectors import any_lane, equal, get_int, inline, invert, put_int
+from pullback.cpu.simd.vectors import any_lane, equal, get_int, invert, put_int
+
+MOST_SHUFFLED = max(SHUFFLED_STRIDES)
 
 
 def build(lanes: Any) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load_some, load_wide, store_wide, splat = lanes.load_some, lanes.load_wide, lanes.store_wide, lanes.splat
-    transpose = make_transpose(lanes, widen=True)
-
-    @inline
-    def has_faults(panel, count):
-        """Whether some of `count` wide elements (whole vectors) are not finite."""
-        sums = splat(0.0)
-        zero = splat(0.0)
-        for j in range(0, count, V):
-            sums = sums + load_wide(panel + j * WIDE, V) * zero
-        return any_lane(invert(equal(sums, zero)))
+    transpose, every = make_transpose(lanes, widen=True), make_every(lanes)
 
     def pack(args: Pack, piece, scratch):
-        """One panel."""
-        group, n0 = piece // args.blocks, piece % args.blocks * args.block
+        """Some terms of one panel: single ones of all output channels, or several at a time, through scratch."""
+        part, panel_number = piece % args.parts, piece // args.parts
+        group, n0 = panel_number // args.blocks, panel_number % args.blocks * args.block
         width, n = min(args.block, args.padded_channels - n0), min(args.block, args.out_channels - n0)
         panel = args.packed + (group * args.padded_channels + n0) * args.terms * WIDE
         source = args.filter + group * args.group_bytes + n0 * args.n_bytes
         row_bytes = width * WIDE
-        if args.run_row:
-            for run in range(args.runs):
-                row = get_int(args.place + 8 * run)
+        zero = splat(0.0)
+        faults = zero  # 0 as long as everything is finite
+        side_by_side = args.run_length <= MOST_SHUFFLED and args.n_bytes == args.run_length * SIZE
+        if not args.run_row:
+            fill_zero(scratch, PACKED_TERMS * row_bytes)
+        for unit in range(part * args.part_units, min(args.units, part * args.part_units + args.part_units)):
+            if args.run_row:
+                row = get_int(args.place + 8 * unit)
                 if row >= 0:
                     for j in range(0, width, V):
-                        target = panel + row * row_bytes + j * WIDE
-                        store_wide(target, load_some(source + run * args.run_bytes + j * SIZE, max(0, min(V, n - j))), V)
-        else:
-            if n < width:
-                fill_zero(panel, args.terms * row_bytes)
-            for run in range(args.runs):
-                start = source + run * args.run_bytes
-                at = args.place + 8 * run * args.run_length
-                j = 0
-                while j < args.run_length:
-                    # The longest run of terms that lie at even distances in the panel is transposed at once.
-                    first = get_int(at + 8 * j)
-                    step = get_int(at + 8 * j + 8) - first if j + 1 < args.run_length else 1
-                    k = j + 1
-                    while k < args.run_length and get_int(at + 8 * k) == first + (k - j) * step and first >= 0 and step > 0:
-                        k += 1
-                    if first >= 0:
-                        transpose(start + j * SIZE, args.n_bytes, panel + first * row_bytes, step * row_bytes, n, k - j)
-                    j = k
-        if args.check and has_faults(panel, args.terms * width):
+                        value = load_some(source + unit * args.run_bytes + j * SIZE, max(0, min(V, n - j)))
+                        faults = faults + value * zero
+                        store_wide(panel + row * row_bytes + j * WIDE, value, V)
+                continue
+            run, first = unit // args.run_units, unit % args.run_units * PACKED_TERMS
+            start, count = source + run * args.run_bytes + first * SIZE, min(PACKED_TERMS, args.run_length - first)
+            if side_by_side:
+                for t in range(count):
+                    every(start + t * SIZE, scratch + t * row_bytes, n, args.run_length)
+            else:
+                transpose(start, args.n_bytes, scratch, row_bytes, n, count)
+            for t in range(count):
+                row = get_int(args.place + 8 * (run * args.run_length + first + t))
+                if row >= 0:
+                    for j in range(0, width, V):
+                        value = load_wide(scratch + t * row_bytes + j * WIDE, V)
+                        faults = faults + value * zero
+                        store_wide(panel + row * row_bytes + j * WIDE, value, V)
+        if args.check and any_lane(invert(equal(faults, zero))):
             put_int(args.faults, 1)
 
     return {"pack": pack}

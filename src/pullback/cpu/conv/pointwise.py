@@ -26,7 +26,8 @@ from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
@@ -50,14 +51,15 @@ def pays(problem: Problem) -> str | None:
     sweep, v = sweep_of(problem), lanes_of(problem)
     cells, summed, out_channels = math.prod(problem.window.input_size), sweep.source_channels, sweep.target_channels
     wasted = ceil_div(cells, 2 * v) * 2 * v / cells - round_up(out_channels, v) / out_channels
-    more = wasted * (1 + tuning.TILE_TERMS / summed) + tuning.COPIED / out_channels - tuning.TRANSPOSED_RESULT / summed
+    copied, transposed = tuning.COPIED * profile().copying, tuning.TRANSPOSED_RESULT * profile().transposing
+    more = wasted * (1 + tuning.TILE_TERMS / summed) + copied / out_channels - transposed / summed
     if more > (tuning.WAITED if streams(moved_bytes(problem)) else 0):
         return "its vectors run over cells, and these would leave more of them empty than the output channels"
     return None
 
 
-@planned
-def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
+@planned_for_threads
+def pointwise_plan(threads: int, problem: Problem, order: FilterOrder) -> ConvPlan:
     sweep = sweep_of(problem)
     wide, v = wide_of(problem), lanes_of(problem)
     channels, out_channels = sweep.source_channels, sweep.target_channels
@@ -67,7 +69,9 @@ def pointwise_plan(problem: Problem, order: FilterOrder) -> ConvPlan:
     block = even_parts(cells, most, 2 * v)
     blocks = ceil_div(cells, block)
     # What a piece reads ahead is its own, so a piece has several blocks where there are enough of them.
-    piece_blocks = max(1, min(blocks, blocks * sweep.images * sweep.groups // (2 * tuning.PIECES)))
+    piece_blocks = max(
+        1, min(blocks, blocks * sweep.images * sweep.groups // max(2 * tuning.PIECES, tuning.PIECES_EACH * threads))
+    )
     pieces_each = ceil_div(blocks, piece_blocks)
     given = sweep_arguments(problem, sweep)
     k_block = k_block_of(terms)

@@ -10,6 +10,7 @@ LONGEST_K_BLOCK, SHORTEST_K_BLOCK = (
     16,
     7,
 )  # cells of a k-block of a filter gradient that prefetches, where rows can be cut evenly
+PACKED_TERMS = 16  # of a filter that are transposed at once, while it is packed
 TRANSPOSED_ROWS = 64  # rows that are transposed at once: whole lines on both sides, few enough rows for the TLB
 
 
@@ -96,11 +97,11 @@ class TapList(Record):
 class CellsSweep(Blocked):
     """line_places: places of a row; split_places: places of one split (row residue, column residue) of a plane.
 
-    padded: some base reads a cell that is not there. buffer_row: bytes of the results of an output channel. table_start,
-    range_start: scratch for the places of up to most_taps weights, and for lists of taps.
+    row_phases: phases along a row. padded: some base reads a cell that is not there. buffer_row: bytes of the results of an
+    output channel. table_start, range_start: scratch for the places of up to most_taps weights, and for lists of taps.
     """
 
-    ints = "line_places split_places plane_bytes padded buffer_row table_start range_start most_taps"
+    ints = "line_places split_places row_phases plane_bytes padded buffer_row table_start range_start most_taps"
 
 
 class LaneRange(Record):
@@ -123,12 +124,13 @@ class PointwiseSweep(Sweep):
 class Pack(Record):
     """The filter is `runs` runs of elements that belong to the terms place[run, 0 : run_length]; -1: to none.
 
-    run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed. Else a run is one
-    term of all output channels, side by side. check: a filter that is not finite is reported in faults.
+    run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed in run_units units of
+    PACKED_TERMS terms. Else a run is one term of all output channels, side by side, and a unit. parts: pieces of a panel, of
+    part_units of its units. check: a filter that is not finite is reported in faults.
     """
 
     ints = (
-        "filter packed faults check blocks block out_channels padded_channels terms "
+        "filter packed faults check parts units part_units run_units blocks block out_channels padded_channels terms "
         "group_bytes n_bytes runs run_bytes run_length run_row place"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from pullback.cpu.simd.interleave import make_every
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
@@ -17,7 +18,7 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
     SIZE, WIDE = lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
-    transpose = make_transpose(lanes, widen=True)
+    transpose, every = make_transpose(lanes, widen=True), make_every(lanes)
 
     @outline
     def pack_row(source, pitches, width, cell0, grid, places, channels, target):
@@ -33,7 +34,9 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
         fill_zero(target + end * place_bytes, (places - end) * place_bytes)
         start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
         if channels_first:
-            if grid == 1:
+            if channels == 1 and place_bytes == WIDE:
+                every(start, to, end - begin, grid)
+            elif grid == 1:
                 transpose(start, channel_bytes, to, place_bytes, channels, end - begin)
             else:
                 for q in range(end - begin):

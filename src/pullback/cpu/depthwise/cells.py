@@ -20,7 +20,7 @@ from pullback.cpu.depthwise.records import CellsOneChannel, CellsSeveralChannels
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
@@ -53,11 +53,11 @@ def _weights(problem: Problem, filter: Array) -> Array:
     return wide(problem, filter.reshape(-1, group_in, problem.groups, group_out).transpose(0, 3, 2, 1))
 
 
-@planned
-def gather_plan(problem: Problem, padded: bool) -> Plan:
+@planned_for_threads
+def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sides, one_channel, moved = sides_of(problem), is_depthwise(problem), moved_bytes(problem)
-    tables, scratch = cells_tables(problem, sides, padded)
+    tables, scratch = cells_tables(problem, sides, padded, threads)
     step = tables.get("step", sides.out_channels)
     lines = all(count * sides.size % LINE == 0 for count in (sides.out_channels, step, sides.lanes))
     target_bytes = problem.batch * sides.rows * sides.target_pitch

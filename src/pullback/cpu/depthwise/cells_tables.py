@@ -16,7 +16,6 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
 from pullback.cpu.pool.tables import cut, row_count, rows
 from pullback.problem import Problem
-from pullback.settings import cores
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,9 @@ def _segment(sides: Sides, part: list[Columns], begin: int, end: int) -> Mapping
     }  # fmt: skip
 
 
-def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, copy_cell: int, padded: bool) -> tuple[dict[str, Any], int]:
+def _tables(
+    problem: Problem, sides: Sides, threads: int, cell: int, parts: Ints, copy_cell: int, padded: bool
+) -> tuple[dict[str, Any], int]:
     """Fields of all kernels whose source rows lie in scratch in cells of `cell` bytes, and the bytes of these.
 
     parts: Offsets of the parts of a cell. copy_cell: bytes of scratch that a source cell takes beside.
@@ -107,11 +108,11 @@ def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, copy_cell: i
     most = max(1, *(end - begin for begin, end in reaches))
     area_pitch, copy_pitch = most * cell, round_up(most * copy_cell, LINE)
     fitting = max(1, (tuning.CELLS_AREA_BYTES // (area_pitch + copy_pitch) - halo) // stride)
-    # So that all threads have work; but what is summed over blocks must not depend on how many cores there are.
+    # So that all threads have work; but what is summed over blocks must not depend on how many there are.
     if problem.op == "conv_grad_filter":
         wanted_blocks, fewest = tuning.CELLS_PIECES, tuning.HALOS_PER_BLOCK * halo
     else:
-        wanted_blocks, fewest = tuning.BLOCKS_PER_CORE * cores(), halo
+        wanted_blocks, fewest = tuning.BLOCKS_EACH * threads, halo
     shared = max(ceil_div(sides.rows * problem.batch, wanted_blocks), fewest)
     blocks = cut(lists, min(sides.rows, fitting, shared))
     tables: list[Ints] = []
@@ -139,16 +140,16 @@ def _tables(problem: Problem, sides: Sides, cell: int, parts: Ints, copy_cell: i
     return given, blocks.most_needed * (area_pitch + copy_pitch)
 
 
-def _copied_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
+def _copied_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -> tuple[dict[str, Any], int]:
     """Fields of a CellsCopied record."""
     vector = machine().vector_bytes
     cell = round_up(sides.out_channels * sides.wide, vector)
     if cell % tuning.CLASH_BYTES == 0:
         cell += vector
-    return _tables(problem, sides, cell, Offsets.columns(source=0, weight=0), 0, padded)
+    return _tables(problem, sides, threads, cell, Offsets.columns(source=0, weight=0), 0, padded)
 
 
-def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
+def _spread_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -> tuple[dict[str, Any], int]:
     """Fields of a CellsSpread record."""
     lanes, vector = sides.lanes, machine().vector_bytes
     parts, outs = sides.group_in_channels, sides.group_out_channels
@@ -159,7 +160,7 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
     channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
     orders = np.minimum((channel // outs * parts)[None, :] + numbers[:, None], lanes - 1)
     part_offsets = Offsets.columns(source=numbers * vector, weight=numbers * (sides.out_channels * sides.wide))
-    given, scratch = _tables(problem, sides, parts * vector, part_offsets, sides.source_cell, padded)
+    given, scratch = _tables(problem, sides, threads, parts * vector, part_offsets, sides.source_cell, padded)
     given |= {
         "step": step if permuted else lanes, "in_channels": sides.in_channels, "group_in_channels": parts,
         "group_out_channels": outs, "permuted": int(permuted),
@@ -168,9 +169,9 @@ def _spread_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[s
     return given, scratch
 
 
-def cells_tables(problem: Problem, sides: Sides, padded: bool) -> tuple[dict[str, Any], int]:
+def cells_tables(problem: Problem, sides: Sides, padded: bool, threads: int = 2) -> tuple[dict[str, Any], int]:
     """Fields of a CellsCopied or CellsSpread record, and bytes of scratch.
 
-    padded: taps beside the source may be multiplied by zero.
+    padded: taps beside the source may be multiplied by zero. threads: how many to feed, where nothing is summed over blocks.
     """
-    return (_copied_tables if is_depthwise(problem) else _spread_tables)(problem, sides, padded)
+    return (_copied_tables if is_depthwise(problem) else _spread_tables)(problem, sides, threads, padded)

@@ -17,6 +17,7 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import round_up, sum_bytes
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
@@ -77,7 +78,7 @@ def _fills_vectors(problem: Problem) -> bool:
     sources, targets = group_channels(problem)[:: 1 if problem.op != "conv_grad_input" else -1]
     lanes = lanes_of(problem)
     direct = round_up(targets, lanes) / targets
-    spread = tuning.SPREAD_COST + tuning.SPREAD_CELL_COST / problem.window.tap_count
+    spread = tuning.SPREAD_COST + tuning.SPREAD_CELL_COST * profile().transposing / problem.window.tap_count
     if problem.layout == "channels_last":
         together = max(1, lanes // max(sources, targets))
         spread *= min(tuning.MOST_SPREAD_LOSS, max(1.0, lanes / (targets * together)))

@@ -28,6 +28,6 @@ SLIDE_USED_LANES = 0.6  # share of the lanes of a row's vectors that must hold c
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
 PIECE_SUMS_BYTES = 4 << 20  # of all pieces of a filter gradient together, channels_last
 LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of its own
-BLOCKS_PER_CORE = 4  # so that all threads have work, channels_last
+BLOCKS_EACH = 4  # for each thread, where no sum is cut, channels_last
 HALOS_PER_BLOCK = 3  # the fewest rows of a block of a filter gradient, in halos
 ADD_BLOCK = 1024  # elements of a filter that are added at a time

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pullback.cpu.engine.records import WORD, Record
+from pullback.cpu.engine.sizes import LINE
+
+
+def _rest_of_line(line: int, used: int) -> str:
+    return " ".join(f"unused_{line}_{word}" for word in range(used, LINE // WORD))
 
 
 class Job(Record):
-    """The one job of a pool. An odd generation is an open job; `slots`: how many more threads may join it."""
+    """The one job of a pool. An odd generation is an open job; `slots`: how many more threads may join it.
+
+    A cache line each: what waiting workers look at, what they change as they come and go, the next piece, and the job itself. On
+    one line, every claim would take it from all who wait.
+    """
 
     changes = True
-    ints = "generation active slots ticket pieces function arguments scratch stride stopped sleeping busy"
+    ints = (
+        f"generation stopped sleeping busy {_rest_of_line(0, 4)} active slots {_rest_of_line(1, 2)} ticket {_rest_of_line(2, 1)} "
+        f"pieces function arguments scratch stride {_rest_of_line(3, 5)}"
+    )
 
 
 class System(Record):

@@ -10,13 +10,21 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import Record
 from pullback.cpu.machine_code import dry_run
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Code, Variant
 
-# Below this many bytes moved, waking other threads costs more than they save.
-PARALLEL_BYTES = 96 << 10
+# Up to so many bytes moved, waking another thread costs more than it saves, by the built-in figures; and then so many for each
+# thread, some 5 microseconds of work. Plans of convolutions count four multiplications as a byte.
+PARALLEL_BYTES, THREAD_BYTES = 96 << 10, 64 << 10
+
+
+def threads_that_pay(moved_bytes: int) -> int:
+    """How many threads at most should share so much work."""
+    work = moved_bytes / profile().sharing
+    return max(2, int(work // THREAD_BYTES)) if work > PARALLEL_BYTES else 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Plan:
     places: dict[str, int]
     pieces: int
     scratch_bytes: int
-    parallel: bool
+    most_threads: int
     keep: tuple[Any, ...]
     checks: bool = True
 
@@ -43,7 +51,7 @@ class Plan:
         if self.code.address == 0:
             self._pretend(addresses)
             return
-        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.parallel)
+        threads.run(self.code.address, address_of(block), self.pieces, self.scratch_bytes, self.most_threads)
 
     def _pretend(self, addresses: dict[str, int]) -> None:
         """In a dry run: report what it is to report, and do nothing."""
@@ -78,6 +86,6 @@ def make_plan(
             value = 0
         values[name] = value
     return Plan(
-        compiled, record.pack(values), places, pieces, scratch_bytes, moved_bytes > PARALLEL_BYTES, (*keep, *more),
+        compiled, record.pack(values), places, pieces, scratch_bytes, threads_that_pay(moved_bytes), (*keep, *more),
         bool(values.get("check", True)),
     )  # fmt: skip

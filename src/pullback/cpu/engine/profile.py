@@ -56,6 +56,11 @@ class Profile:
         return dearer(self.transform / self.fma, BUILT_IN.transform / BUILT_IN.fma)
 
     @cached_property
+    def moving(self) -> float:
+        """Single elements, which go with a core's clock as the first-level cache does, and not with the width of its vectors."""
+        return dearer(self.l1 / self.fma, BUILT_IN.l1 / BUILT_IN.fma)
+
+    @cached_property
     def copying(self) -> float:
         """From and to the second-level cache."""
         return dearer(self.l2 / self.fma, BUILT_IN.l2 / BUILT_IN.fma)
@@ -71,8 +76,8 @@ class Profile:
         return dearer(1 / (self.dispatch * self.fma), 1 / (BUILT_IN.dispatch * BUILT_IN.fma))
 
     def pooling(self, kernel: str) -> float:
-        """Time of a max-pool gradient from winners, over that by the built-in figures."""
-        return dearer(getattr(self, kernel), getattr(BUILT_IN, kernel))
+        """Time of a max-pool gradient from winners by this kernel beside that by phases, over the same by the built-in figures."""
+        return dearer(getattr(self, kernel) / self.phases, getattr(BUILT_IN, kernel) / BUILT_IN.phases)
 
     @cached_property
     def sharing(self) -> float:
@@ -86,7 +91,7 @@ SECONDS = ("dispatch", "dispatch_thread", "wake")  # of which less is better
 # A core of AMD's Zen 4 with AVX-512, two of them in reach: the machine that all tuning.py were measured on.
 BUILT_IN = Profile(
     source="built-in", cpu="AMD EPYC (Zen 4)", level="x86-64-v4", cores=2,
-    fma=1.17e11, fma_all=2.34e11, l1=2.08e11, l2=1.13e11, l3=9.5e10, memory=2.8e10, memory_all=5.1e10,
+    fma=1.17e11, fma_all=2.34e11, l1=2.08e11, l2=1.13e11, l3=9.5e10, memory=2.8e10, memory_all=6.2e10,
     transpose=4.0e9, transform=5.45e9, scatter=3.25e9, phases=5.1e9, gather=5.65e9,
     dispatch=1.5e-6, dispatch_thread=1.5e-6, wake=1.2e-5,
 )  # fmt: skip
@@ -109,25 +114,28 @@ def profile() -> Profile:
     return _current or _find()
 
 
-def _find() -> Profile:
-    global _current
+def known() -> Profile | None:
+    """What the variable names, or what is kept of this CPU; None where nothing is. Nothing is measured."""
     from pullback.cpu.engine import profile_file
 
     asked = environment(PROFILE_VARIABLE)
     if asked == BUILT_IN_NAME:
-        _current = BUILT_IN
-    elif asked not in ("", MEASURE_NAME):
-        _current = profile_file.read_named(asked)
-    else:
-        found = profile_file.read()
-        _current = found or BUILT_IN  # while it is measured, choices go by these
-        if found is None and asked == MEASURE_NAME:
-            from pullback.cpu import calibrate
+        return BUILT_IN
+    return profile_file.read() if asked in ("", MEASURE_NAME) else profile_file.read_named(asked)
 
-            if not environment(QUIET_VARIABLE) and sys.stderr is not None:
-                print(MEASURING, file=sys.stderr)
-            _current = calibrate.measure()
-            profile_file.write(_current)
+
+def _find() -> Profile:
+    global _current
+    found = known()
+    _current = found or BUILT_IN  # while it is measured, choices go by these
+    if found is None and environment(PROFILE_VARIABLE) == MEASURE_NAME:
+        from pullback.cpu import calibrate
+        from pullback.cpu.engine import profile_file
+
+        if not environment(QUIET_VARIABLE) and sys.stderr is not None:
+            print(MEASURING, file=sys.stderr)
+        _current = calibrate.measure()
+        profile_file.write(_current)
     return _current
 
 

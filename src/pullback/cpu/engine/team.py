@@ -18,6 +18,8 @@ from pullback.cpu.engine.threads import stride_of, take_scratch
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
 
+LEAST_SHARE = 8  # of the team: where only a smaller part of it would work, the caller does it alone
+
 
 class Team:
     """The OpenMP threads of a loaded library; `size()` is how many it uses itself, and so how many are awake."""
@@ -33,11 +35,12 @@ class Team:
         self._lead, self._where = lead(address), (address_of(self.busy), parallel)
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
-        """Run a job on `count` threads; False, and nothing has been done, where another caller has the team.
+        """Run a job on `count` threads; False, and nothing has been done, where another caller has the team or it does not pay.
 
         All threads of the team are called, whatever the count: OpenMP ends those that a smaller team leaves out.
         """
-        if self._words[0]:
+        size = self.size()
+        if self._words[0] or count * LEAST_SHARE < size:
             return False
         stride = stride_of(scratch_bytes, count)
         scratch = take_scratch(stride * count)
@@ -46,6 +49,6 @@ class Team:
             "stride": stride,
         }  # fmt: skip
         job = struct.pack(f"={len(fields)}q", *fields.values())
-        done = self._lead(*self._where, job, self.size())
+        done = self._lead(*self._where, job, size)
         scratch.put_back()
         return bool(done)

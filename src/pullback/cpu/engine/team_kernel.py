@@ -16,7 +16,7 @@ declare void @llvm.memcpy.p0i8.p0i8.i64(i8*, i8*, i64, i1)
 
 define i32 @team_lead(i64* %busy, i64 %parallel, i8* %given, i32 %size) {
 begin:
-  %job = alloca i64, i32 $words
+  %job = alloca i64, i32 $words, align 64
   %before = atomicrmw add i64* %busy, i64 1 seq_cst
   %free = icmp eq i64 %before, 0
   br i1 %free, label %taken, label %given.back

@@ -30,7 +30,7 @@ from pullback.cpu.engine.sizes import LINE, PAGE, round_up
 from pullback.cpu.engine.system import system_words
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
-from pullback.settings import get_num_threads, set_num_threads, threads
+from pullback.settings import MOST_THREADS, get_num_threads, set_num_threads, threads
 
 __all__ = ["Pool", "get_num_threads", "pool", "release_scratch", "run", "set_num_threads", "threads"]
 
@@ -98,7 +98,8 @@ class Pool:
     """Workers for one process. All callers share it; one at a time, who has counted up its `busy` from 0, has its workers."""
 
     def __init__(self) -> None:
-        self.job = np.zeros(len(Job.FIELDS), np.int64)
+        self.job = aligned_bytes(Job.BYTES, LINE).view(np.int64)
+        self.job.fill(0)
         self.workers: list[threading.Thread] = []
         self._words = self.job.data
         self._masks = np.zeros(FIRST_WORKER + MOST_WORKERS, np.int64)
@@ -214,6 +215,16 @@ def release_scratch() -> int:
     return sum(scratch.size for scratch in released)
 
 
+def in_force() -> int:
+    """Threads that a job may use now: those that were asked for, and no more than the other library's."""
+    return get_num_threads() if _most is None else min(get_num_threads(), _most())
+
+
+def fed_threads() -> int:
+    """Threads that a plan should have pieces for, where its pieces cut no sum: those in force, as a power of two from 2 on."""
+    return max(2, 1 << (in_force() - 1).bit_length())
+
+
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread."""
     scratch = take_scratch(scratch_bytes)
@@ -221,11 +232,9 @@ def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -
     scratch.put_back()
 
 
-def run(function: int, arguments: int, pieces: int, scratch_bytes: int, parallel: bool = True) -> None:
-    """Run pieces 0 .. pieces-1 of a kernel, on the threads in force unless the job is small or the pool is taken."""
-    count = min(get_num_threads(), pieces) if parallel else 1
-    if count > 1 and _most is not None:
-        count = min(count, _most())
+def run(function: int, arguments: int, pieces: int, scratch_bytes: int, most: int = MOST_THREADS) -> None:
+    """Run pieces 0 .. pieces-1 of a kernel, on the threads in force, or at most so many of them, unless the pool is taken."""
+    count = min(in_force(), pieces, most) if most > 1 else 1
     if count > 1 and (_state.get("team") or pool()).run(function, arguments, pieces, scratch_bytes, count):
         return
     _run_alone(function, arguments, pieces, scratch_bytes)

@@ -168,12 +168,15 @@ def build(lanes: Any) -> dict[str, Any]:
                     atomic_add(job.sleeping_at, -1)
                     waited = 0
                 continue
-            atomic_add(job.active_at, 1)
-            if atomic_load(job.generation_at) == generation:
-                slot = atomic_add(job.slots_at, -1)
-                if slot > 0:
-                    claim(job, slot)
-            atomic_add(job.active_at, -1)
+            # Who comes too late does not enter: its caller would wait for it. What is read here may be of a later job already,
+            # which then has another generation.
+            if atomic_load(job.slots_at) > 0 and atomic_load(job.ticket_at) < job.pieces:
+                atomic_add(job.active_at, 1)
+                if atomic_load(job.generation_at) == generation:
+                    slot = atomic_add(job.slots_at, -1)
+                    if slot > 0:
+                        claim(job, slot)
+                atomic_add(job.active_at, -1)
             seen = generation
             waited = 0
         put_int(args.result, seen)

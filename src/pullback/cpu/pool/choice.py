@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import ceil_div, sum_bytes
 from pullback.cpu.pool import tuning
 from pullback.cpu.pool.common import lanes_at_once, simplified
@@ -19,7 +20,8 @@ TOO_MANY_WINDOWS = "adding each output to its winner costs less here than asking
 def _scatter_cost(problem: Problem, outputs_per_element: float) -> float:
     window = problem.window
     apart = all(d * (k - 1) < s for d, k, s in zip(window.dilation, window.kernel, window.stride, strict=True))
-    return tuning.SCATTER_ELEMENT + (tuning.SCATTER_OUTPUT if apart else tuning.SCATTER_OVERLAP) * outputs_per_element
+    output = tuning.SCATTER_OUTPUT if apart else tuning.SCATTER_OVERLAP
+    return (tuning.SCATTER_ELEMENT + output * outputs_per_element) * profile().pooling("scatter")
 
 
 def _outputs(problem: Problem) -> float:
@@ -35,7 +37,7 @@ def prefers_gather(problem: Problem) -> bool:
     fewer = rest // two + ceil_div(rest % two, two // 2)  # the loads of two registers or fewer that remain
     fours = channels // four * (tuning.GATHER_FOUR + tuning.GATHER_FOUR_TAP * asked)
     cell = tuning.GATHER_CELL + fours + fewer * (tuning.GATHER_TWO + tuning.GATHER_TWO_TAP * asked)
-    return cell / channels < _scatter_cost(problem, outputs)
+    return cell / channels * profile().pooling("gather") < _scatter_cost(problem, outputs)
 
 
 def prefers_phases(problem: Problem) -> bool:

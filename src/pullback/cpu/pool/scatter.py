@@ -11,7 +11,7 @@ import numpy as np
 
 from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned, planned_for_threads
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool import channels, planes, rows
@@ -22,7 +22,6 @@ from pullback.cpu.pool.tables import in_three, needed_rows
 from pullback.cpu.pool.tuning import SCATTER_BYTES, SPAN_ELEMENTS
 from pullback.cpu.refusals import ordinary
 from pullback.problem import IndexProblem, Problem
-from pullback.settings import cores
 from pullback.window import Window
 
 IN_NO_BLOCK = -(1 << 60)  # elements from anywhere
@@ -82,11 +81,11 @@ def _code_steps(window: Window, shape: Shape) -> Table:
     })  # fmt: skip
 
 
-def _fields(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
+def _fields(threads: int, problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
     """The fields of Scatter, pieces, and the end of what they need of scratch."""
     window, narrow = problem.window, shape.size != shape.wide
-    # Blocks for the threads of this machine cut no sum: a cell lies in one block, and its outputs are added in ascending order.
-    rows_each = ceil_div(shape.in_rows * shape.images, max(4, 2 * cores()))
+    # Blocks for these threads cut no sum: a cell lies in one block, and its outputs are added in ascending order.
+    rows_each = ceil_div(shape.in_rows * shape.images, 2 * threads)
     if narrow:
         rows_each = min(rows_each, row_block(shape.in_rows, shape.in_row * shape.wide, SCATTER_BYTES))
     stride = window.stride[-2] if window.rank > 1 else 1
@@ -105,22 +104,22 @@ def _fields(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
     return fields, pieces, places_start + tables["firsts"].nbytes + LINE  # the last register of a row may run past it
 
 
-@planned
-def max_grad_plan(problem: Problem) -> Plan:
+@planned_for_threads
+def max_grad_plan(threads: int, problem: Problem) -> Plan:
     """max_pool_grad_from_winners."""
     problem = simplified(problem)
     shape = shape_of(problem)
-    fields, pieces, scratch = _fields(problem, shape)
+    fields, pieces, scratch = _fields(threads, problem, shape)
     compiled = variant(problem, "scatter", "max_grad")
     return make_plan(compiled, ScatterMaxGrad, pieces, scratch, shape.moved_bytes, fields | {"winners": None})
 
 
-@planned
-def max_grad_from_x_plan(problem: Problem, finder: str) -> Plan:
+@planned_for_threads
+def max_grad_from_x_plan(threads: int, problem: Problem, finder: str) -> Plan:
     """max_pool_grad, whose winners one of FINDERS finds again."""
     problem = simplified(problem)
     shape = shape_of(problem)
-    fields, pieces, code_start = _fields(problem, shape)
+    fields, pieces, code_start = _fields(threads, problem, shape)
     find = FINDERS[finder](replace(problem, op="max_pool", return_winners=True), True)
     find_start = code_start + round_up(shape.out_row * problem.winner_dtype.itemsize + slack(), LINE)
     words = round_up(len(find.template), 8)  # whole lines, so that the scratch behind them is aligned

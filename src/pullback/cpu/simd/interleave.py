@@ -19,6 +19,51 @@ SHUFFLED_STRIDES = (2, 3, 4)
 
 
 @cache
+def make_every(lanes: Any) -> Any:
+    """every(source, target, count, stride): every stride-th element into scratch, by shuffles at strides 2 to 4.
+
+    Nothing is read past the last of them, and nothing else is written.
+    """
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    get, put_wide, store_wide, store_wide_some = lanes.get, lanes.put_wide, lanes.store_wide, lanes.store_wide_some
+    widen_run, _ = make_runs(lanes)
+
+    def make_split(stride):
+        group = lanes.times(stride)
+        take, load_group, load_group_some = group.takes[0], group.load, group.load_some
+
+        @inline
+        def split(source, target, count):
+            j = 0
+            while j + V < count:
+                store_wide(target + j * WIDE, take(load_group(source + j * stride * SIZE, V * stride)), V)
+                j += V
+            if j < count:
+                reach = (count - 1 - j) * stride + 1
+                store_wide_some(target + j * WIDE, take(load_group_some(source + j * stride * SIZE, reach)), count - j)
+
+        return split
+
+    split2, split3, split4 = (make_split(stride) for stride in SHUFFLED_STRIDES)
+
+    @inline
+    def every(source, target, count, stride):
+        if stride == 1:
+            widen_run(source, target, count)
+        elif stride == 2:
+            split2(source, target, count)
+        elif stride == 3:
+            split3(source, target, count)
+        elif stride == 4:
+            split4(source, target, count)
+        else:
+            for q in range(count):
+                put_wide(target + q * WIDE, get(source + q * stride * SIZE))
+
+    return every
+
+
+@cache
 def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
     """(fill, unpack, pack) for one element type; `shuffles` makes rows of single elements quick at strides 2 to 4, at more code."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
@@ -35,23 +80,10 @@ def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
         for j in range(0, count, V):
             store_wide(target + j * WIDE, splat(value), V)
 
-    def make_split(stride):
-        """Functions for single elements of which every stride-th is wanted: quick where more may be read, and careful."""
-        group = lanes.times(stride)
-        take, load_group, load_group_some = group.takes[0], group.load, group.load_some
-
-        @inline
-        def split(source, target, count):
-            """Every stride-th element into scratch; `source` has the last of them, and nothing is read past it."""
-            for j in range(0, count, V):
-                reach = (count - 1 - j) * stride + 1
-                store_wide(target + j * WIDE, take(load_group_some(source + j * stride * SIZE, reach)), V)
-
-        return split, load_group, group.takes
-
-    split2, load2, (take20, take21) = make_split(2)
-    split3, load3, (take30, take31, take32) = make_split(3)
-    split4, load4, (take40, take41, take42, take43) = make_split(4)
+    load2, (take20, take21) = lanes.times(2).load, lanes.times(2).takes
+    load3, (take30, take31, take32) = lanes.times(3).load, lanes.times(3).takes
+    load4, (take40, take41, take42, take43) = lanes.times(4).load, lanes.times(4).takes
+    every = make_every(lanes)
 
     @inline
     def split_all2(source, target, count, distance):
@@ -83,12 +115,8 @@ def make_rows(lanes: Any, *, shuffles: bool = False) -> tuple[Any, Any, Any]:
         """Cells 0, stride, 2 * stride, ... (count of them) of a row, side by side."""
         if stride == 1:
             widen_run(source, target, count * channels)
-        elif shuffles and channels == 1 and stride == 2:
-            split2(source, target, count)
-        elif shuffles and channels == 1 and stride == 3:
-            split3(source, target, count)
-        elif shuffles and channels == 1 and stride == 4:
-            split4(source, target, count)
+        elif shuffles and channels == 1 and stride <= 4:
+            every(source, target, count, stride)
         else:
             step = stride * channels
             q = 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
@@ -54,37 +56,85 @@ def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrd
 
 @dataclass(frozen=True)
 class Cut:
-    """Tile positions and panels of results of a piece, and the bytes of a transformed tile's channels."""
+    """Tile positions and panels of results of a piece, and the bytes of a transformed tile's channels.
+
+    k_chunk: input channels of the filter that are transformed at a time, just ahead of their products; 0: all of it before.
+    """
 
     block: int
     panel_block: int
     tile_pitch: int
+    k_chunk: int
 
 
-def cut_convolution(shape: Shape) -> Cut:
+def cut_convolution(shape: Shape, threads: int = 2) -> Cut:
+    """For two threads as it is cheapest; for more with so many pieces that they end together."""
     tile_pitch = round_up(shape.in_channels, shape.lanes) * shape.sum_bytes
     depth_block, slots = depths_of_block(shape)
     tile_bytes = shape.points * tile_pitch * slots * shape.tap_blocks
     block = tiles_of_block(
         shape, tile_bytes, depth_block, int(machine().l2_bytes * tuning.CONVOLVE_CACHE), tuning.CONVOLVE_TILES
     )
-    pieces = shape.groups * ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
-    panels = ceil_div(shape.out_channels, packed_filter(shape).panel)
-    return Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, pieces)), tile_pitch)
+    others, packed = shape.groups * ceil_div(shape.target.depth, depth_block), packed_filter(shape)
+    blocks, panels = ceil_div(shape.positions, block) * others, ceil_div(shape.out_channels, packed.panel)
+    cut = Cut(block, ceil_div(panels, ceil_div(tuning.FEWEST_PIECES, blocks)), tile_pitch, 0)
+    ahead = blocks // shape.groups <= tuning.AHEAD_BLOCKS and packed.total > machine().l2_bytes * tuning.AHEAD_CACHE
+    if shape.k_blocks == 1 and ahead:
+        point_bytes = packed.panel * shape.sum_bytes
+        most = max(tuning.FILTER_CHUNK, int(machine().l2_bytes * tuning.CHUNK_CACHE) // (shape.points * point_bytes))
+        chunks = ceil_div(shape.in_channels, most)
+        cut = Cut(block, 1, tile_pitch, round_up(ceil_div(shape.in_channels, chunks), tuning.FILTER_CHUNK))
+    return cut if threads <= 2 else _cut_for(shape, threads, others, cut, panels)
 
 
-def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
+def _cut_for(shape: Shape, threads: int, others: int, cut: Cut, panels: int) -> Cut:
+    """No larger blocks and no more panels of a piece, with which the last of so many threads is done first. No sum is cut.
+
+    Each block loads the filter, or transforms it, and with fewer panels in a piece tiles are transformed more often.
+    """
+    numbers = range(ceil_div(shape.positions, cut.block), ceil_div(shape.positions, tuning.FEWEST_SHARED_TILES) + 1)
+    sizes = {cut.block} | {round_up(ceil_div(shape.positions, blocks), shape.dilation[2]) for blocks in numbers}
+    terms = shape.k_blocks * shape.in_channels
+    read = shape.tap_blocks * ceil_div(shape.in_channels, shape.lanes) * tuning.READ
+    panel = register_tile(shape.out_channels, shape.lanes)[1] * (terms + tuning.TERMS + tuning.WRITE)
+    loading = tuning.PANEL_TILES + (tuning.FILTER if cut.k_chunk else 0)
+
+    def cost(block: int, panel_block: int) -> int:
+        pieces = others * ceil_div(shape.positions, block) * ceil_div(panels, panel_block)
+        return ceil_div(pieces, threads) * (block * read + (block + loading) * panel_block * panel)
+
+    shares = {1} if cut.k_chunk else {ceil_div(panels, parts) for parts in range(1, panels + 1)}
+    best = min(product(sizes, shares), key=lambda both: (cost(*both), -both[0], -both[1]))
+    return replace(cut, block=best[0], panel_block=best[1])
+
+
+def _transform_fields(filter: Plan, packed: Packed, shape: Shape, k_chunk: int, start: int) -> tuple[dict[str, Any], int]:
+    """The fields of Convolve with which a piece transforms the filter itself, and the bytes of scratch with theirs."""
+    if not k_chunk:
+        names = ("transform", "transform_record", "k_chunk", "record_start", "transform_start", "packed_start")
+        return dict.fromkeys(names, 0), start
+    transform_start = round_up(start + TransformFilter.BYTES, LINE)
+    packed_start = transform_start + round_up(filter.scratch_bytes, LINE)
+    chunk_bytes = shape.points * (k_chunk * packed.panel * shape.sum_bytes + machine().vector_bytes) + machine().vector_bytes
+    return {
+        "transform": filter.code.address, "transform_record": filter.template, "k_chunk": k_chunk, "record_start": start,
+        "transform_start": transform_start, "packed_start": packed_start,
+    }, packed_start + round_up(chunk_bytes, LINE)  # fmt: skip
+
+
+def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, threads: int) -> Plan:
     """The products, from the transformed filter."""
-    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape), machine().vector_bytes
+    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape, threads), machine().vector_bytes
     depth_block, slots = depths_of_block(shape)
     products_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     products = shape.points * (depth_block * cut.block * packed.panel * shape.sum_bytes + vector_bytes)
     zeros = max(shape.in_channels, packed.panel) * shape.item_bytes
     tiles, scratch = tile_fields(problem, shape, cut.block, products_start + round_up(products, LINE), shape.k_blocks, zeros)
+    transform, scratch = _transform_fields(filter, packed, shape, cut.k_chunk, round_up(scratch, LINE))
     panel_blocks = ceil_div(shape.out_channels, cut.panel_block * packed.panel)
-    given = tiles | packed.fields() | {
-        "x": None, "y": None, "nonfinite": None, "panel_blocks": panel_blocks, "panel_block": cut.panel_block,
-        "tile_pitch": cut.tile_pitch, "products_start": products_start,
+    given = tiles | packed.fields() | transform | {
+        "x": None, "y": None, "nonfinite": None, "filter": None, "weights_nonfinite": None, "panel_blocks": panel_blocks,
+        "panel_block": cut.panel_block, "tile_pitch": cut.tile_pitch, "products_start": products_start,
     }  # fmt: skip
     rows, vectors = register_tile(shape.out_channels, shape.lanes)
     channels_first = problem.layout == "channels_first"
@@ -96,7 +146,10 @@ def _convolve_plan(problem: Problem, shape: Shape) -> Plan:
 
 @dataclass(frozen=True)
 class ConvolvePlans:
-    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie."""
+    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie.
+
+    Of no bytes: `convolve` transforms it on the way.
+    """
 
     filter: Plan
     convolve: Plan
@@ -106,11 +159,12 @@ class ConvolvePlans:
     leaves_cells: bool  # whether some cells of the target are not written
 
 
-@planned
-def convolve_plans(problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
+@planned_for_threads
+def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
+    transform, packed_bytes = _filter_plan(problem, shape, flipped, order), packed_filter(shape).total
     return ConvolvePlans(
-        _filter_plan(problem, shape, flipped, order), _convolve_plan(problem, shape), packed_filter(shape).total,
+        transform, _convolve_plan(problem, shape, transform, threads), 0 if cut_convolution(shape).k_chunk else packed_bytes,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.engine.records import WORD
-from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.native import call_piece, fill_zero
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.register_tiles import FRESH, make_tiles
-from pullback.cpu.simd.vectors import any_lane, equal, get_int, invert, outline, put_int, stay_outline
+from pullback.cpu.simd.register_tiles import ADDED, FRESH, make_tiles
+from pullback.cpu.simd.vectors import any_lane, equal, get_int, inline, invert, outline, put_int, stay_outline
 from pullback.cpu.winograd.blocks_kernel import make_reader, make_writer
 from pullback.cpu.winograd.records import SOURCE, TARGET, Convolve, TiledArray, TransformFilter
 from pullback.cpu.winograd.stage_kernel import make_stage
 from pullback.cpu.winograd.transforms_kernel import FILTER, INPUT, OUTPUT, make_gather
 
 array_at = records_at(TiledArray)
+transform_at, RECORD_BYTES = records_at(TransformFilter, changes=True), TransformFilter.BYTES
 
 
 def build(
@@ -50,48 +51,59 @@ def build(
     stage_read, _ = make_stage(lanes)
     tiles = make_tiles(lanes, rows, vectors)
 
+    @inline
+    def transform_weights(args, b, k, k0, m, n, source, table, zeros, stage, packed):
+        """The weights of k-block b and input channel k0 + k for output channels m to m + n: 0, or what is not finite of them."""
+        for t in range(TAPS):
+            tap = get_int(args.tap_numbers + WORD * (b * TAPS + t))
+            if tap < 0:
+                place = zeros
+            elif not staged:
+                place = source + tap * args.tap_pitch + k * args.in_channel_pitch
+            elif taps_last:
+                place = stage + (k * args.taps + tap) * CELL
+            else:
+                place = stage + (tap * args.chunk + k) * CELL
+            put_int(table + WORD * t, place)
+        at = packed + m // args.panel * args.panel_pitch
+        at += ((b * args.in_channels + k0 + k) * args.panel + m % args.panel) * WIDE
+        gather(table, 0, at, args.packed_point_pitch, V if staged else n)
+        return load_wide(at + ALL_TAPS * args.packed_point_pitch, V) * splat(0.0)
+
     def transform_filter(args: TransformFilter, piece, scratch):
         group, k0 = piece // args.chunks, piece % args.chunks * args.chunk
-        kc, taps, panel = min(args.chunk, args.in_channels - k0), args.taps, args.panel
+        kc, taps = min(args.chunk, args.in_channels - k0), args.taps
         table, zeros, stage = scratch, scratch + args.stage_start, scratch + args.stage_start + CELL
         fill_zero(zeros, CELL)
         packed = args.packed + group * args.packed_group_pitch
-        none = splat(0.0)
-        check = none
-        for m in range(0, args.out_channels, V):
-            n = min(V, args.out_channels - m)
-            source = args.filter + group * args.group_pitch + k0 * args.in_channel_pitch + m * args.out_channel_pitch
-            if taps_last and in_channels_inner:
-                stage_read(source, args.out_channel_pitch, n, kc * taps, stage)
-            elif taps_last:
-                for k in range(kc):
-                    stage_read(source + k * args.in_channel_pitch, args.out_channel_pitch, n, taps, stage + k * taps * CELL)
-            elif in_channels_inner:
-                for t in range(taps):
-                    stage_read(source + t * args.tap_pitch, args.out_channel_pitch, n, kc, stage + t * args.chunk * CELL)
-            for b in range(args.k_blocks):
-                target = packed + m // panel * args.panel_pitch + ((b * args.in_channels + k0) * panel + m % panel) * WIDE
-                for k in range(kc):
-                    for t in range(TAPS):
-                        tap = get_int(args.tap_numbers + WORD * (b * TAPS + t))
-                        if tap < 0:
-                            place = zeros
-                        elif not staged:
-                            place = source + tap * args.tap_pitch + k * args.in_channel_pitch
-                        elif taps_last:
-                            place = stage + (k * taps + tap) * CELL
-                        else:
-                            place = stage + (tap * args.chunk + k) * CELL
-                        put_int(table + WORD * t, place)
-                    at = target + k * panel * WIDE
-                    gather(table, 0, at, args.packed_point_pitch, V if staged else n)
-                    check = check + load_wide(at + ALL_TAPS * args.packed_point_pitch, V) * none
-        if any_lane(invert(equal(check, none))):
+        check = splat(0.0)
+        first = args.filter + group * args.group_pitch + k0 * args.in_channel_pitch
+        if staged:
+            for m in range(0, args.out_channels, V):
+                n, source = min(V, args.out_channels - m), first + m * args.out_channel_pitch
+                if taps_last and in_channels_inner:
+                    stage_read(source, args.out_channel_pitch, n, kc * taps, stage)
+                elif taps_last:
+                    for k in range(kc):
+                        stage_read(source + k * args.in_channel_pitch, args.out_channel_pitch, n, taps, stage + k * taps * CELL)
+                else:
+                    for t in range(taps):
+                        stage_read(source + t * args.tap_pitch, args.out_channel_pitch, n, kc, stage + t * args.chunk * CELL)
+                for b in range(args.k_blocks):
+                    for k in range(kc):
+                        check = check + transform_weights(args, b, k, k0, m, n, source, table, zeros, stage, packed)
+        else:  # along the output channels, which lie side by side
+            for k in range(kc):
+                for m in range(0, args.out_channels, V):
+                    n, source = min(V, args.out_channels - m), first + m * args.out_channel_pitch
+                    for b in range(args.k_blocks):
+                        check = check + transform_weights(args, b, k, k0, m, n, source, table, zeros, stage, packed)
+        if any_lane(invert(equal(check, splat(0.0)))):
             put_int(args.nonfinite, 1)
 
     @outline
-    def multiply(args, source, point_pitch, offsets, k_blocks, packed, target, product_pitch, count):
-        """The products of all points: `count` tiles by one panel of output channels, summed over k-blocks of input channels."""
+    def multiply(args, source, point_pitch, offsets, k, packed, packed_pitch, target, product_pitch, count, how):
+        """The products of all points: `count` tiles by one panel of output channels, summed over k = (k-blocks, input channels)."""
         stay_outline()
         parts = (count + rows - 1) // rows
         for point in range(POINTS):
@@ -99,10 +111,39 @@ def build(
             for part in range(parts):
                 many = (count - done + parts - part - 1) // (parts - part)
                 a = (source + point * point_pitch + done * args.tile_pitch, offsets, args.tile_pitch, WIDE)
-                c = (target + point * product_pitch + done * PANEL_BYTES, PANEL_BYTES, PANEL, FRESH)
-                b = (packed + point * args.packed_point_pitch, 0, 0, PANEL_BYTES)
-                tiles(many, a, b, c, (k_blocks, args.in_channels), ())
+                c = (target + point * product_pitch + done * PANEL_BYTES, PANEL_BYTES, PANEL, how)
+                b = (packed + point * packed_pitch, 0, 0, PANEL_BYTES)
+                tiles(many, a, b, c, k, ())
                 done += many
+
+    @inline
+    def scratch_record(args, scratch):
+        """A copy of the transform's record that is this thread's own."""
+        at = scratch + args.record_start
+        for word in range(0, RECORD_BYTES, WORD):
+            put_int(at + word, get_int(args.transform_record + word))
+        return transform_at(at, 0)
+
+    @outline
+    def transform_and_multiply(args, group, panel, tiles_at, point_pitch, offsets, target, product_pitch, count, depths):
+        """The same with a filter of one k-block that is transformed just ahead of its products: it never leaves the cache."""
+        stay_outline()
+        record, packed = scratch_record(args, tiles_at), tiles_at + args.packed_start
+        packed_pitch = args.k_chunk * PANEL_BYTES + CELL
+        record.packed, record.packed_point_pitch, record.nonfinite = packed, packed_pitch, args.weights_nonfinite
+        record.out_channels = min(PANEL, args.out_channels - panel * PANEL)
+        first = args.filter + group * record.group_pitch + panel * PANEL * record.out_channel_pitch
+        slot, product_slot = count * args.tile_pitch, count * PANEL_BYTES
+        for k0 in range(0, args.in_channels, args.k_chunk):
+            kc = min(args.k_chunk, args.in_channels - k0)
+            record.filter, record.in_channels = first + k0 * record.in_channel_pitch, kc
+            for chunk in range((kc + record.chunk - 1) // record.chunk):
+                call_piece(args.transform, tiles_at + args.record_start, chunk, tiles_at + args.transform_start)
+            for z in range(depths):
+                multiply(
+                    args, tiles_at + z * slot + k0 * WIDE, point_pitch, offsets, (1, kc), packed, packed_pitch,
+                    target + z * product_slot, product_pitch, count, FRESH if k0 == 0 else ADDED,
+                )  # fmt: skip
 
     def convolve(args: Convolve, piece, scratch):
         x, y = array_at(args.arrays, SOURCE), array_at(args.arrays, TARGET)
@@ -132,7 +173,11 @@ def build(
         for panel in range(first_panel, min(first_panel + args.panel_block, (args.out_channels + PANEL - 1) // PANEL)):
             packed = args.packed + group * args.packed_group_pitch + panel * args.panel_pitch
             nonfinite = 0
-            for z in range(z0, z1):
+            if args.transform != 0:
+                transform_and_multiply(
+                    args, group, panel, scratch, point_pitch, offsets, products, product_pitch, count, z1 - z0
+                )  # fmt: skip
+            for z in range(z0, z1 if args.transform == 0 else z0):
                 t0, t1 = 0, args.depth_taps
                 while t0 < args.depth_taps and z - args.pad_d + t0 * args.dilation_d < 0:
                     t0 += 1
@@ -140,8 +185,9 @@ def build(
                     t1 -= 1
                 first = t0 * tap_blocks  # k-block
                 multiply(
-                    args, scratch + (z - z0) * slot, point_pitch, offsets + WORD * first, (t1 - t0) * tap_blocks,
-                    packed + first * in_channels * PANEL_BYTES, products + (z - z0) * product_slot, product_pitch, count,
+                    args, scratch + (z - z0) * slot, point_pitch, offsets + WORD * first, ((t1 - t0) * tap_blocks, in_channels),
+                    packed + first * in_channels * PANEL_BYTES, args.packed_point_pitch, products + (z - z0) * product_slot,
+                    product_pitch, count, FRESH,
                 )  # fmt: skip
             target = args.y + group * y.group_pitch + panel * PANEL * y.channel_pitch
             channels = min(PANEL, args.out_channels - panel * PANEL)

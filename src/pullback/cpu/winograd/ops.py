@@ -117,17 +117,23 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
     target = new_array(problem.input_shape if flipped else problem.output_shape, problem.dtype)
     if plans.leaves_cells:
         target.fill(0)
-    packed, in_results, in_weights = new_array((plans.packed_bytes,), BYTE), np.zeros(1, np.int64), np.zeros(1, np.int64)
-    plans.filter.run(filter=address_of(weights), packed=address_of(packed), nonfinite=address_of(in_weights))
-    channels = nonfinite_channels(problem, weights) if in_weights[0] else None
-    if channels is not None and too_many(problem, channels):
-        return _plain_sum(problem, source, weights)
+    in_results, in_weights = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    packed = new_array((plans.packed_bytes,), BYTE) if plans.packed_bytes else None
+    where = {"filter": address_of(weights), "nonfinite": address_of(in_weights)}
+    if packed is not None:
+        plans.filter.run(packed=address_of(packed), **where)
+        if in_weights[0] and too_many(problem, nonfinite_channels(problem, weights)):
+            return _plain_sum(problem, source, weights)
     plans.convolve.run(
-        x=address_of(source) + plans.source_start, packed=address_of(packed), y=address_of(target) + plans.target_start,
-        nonfinite=address_of(in_results),
+        x=address_of(source) + plans.source_start, packed=0 if packed is None else address_of(packed),
+        y=address_of(target) + plans.target_start, nonfinite=address_of(in_results), filter=where["filter"],
+        weights_nonfinite=where["nonfinite"],
     )  # fmt: skip
     if in_weights[0] or in_results[0]:
-        redo_sweep(problem, source, weights, target, channels or nonfinite_channels(problem, weights), _plain_sum)
+        channels = nonfinite_channels(problem, weights)
+        if too_many(problem, channels):
+            return _plain_sum(problem, source, weights)
+        redo_sweep(problem, source, weights, target, channels, _plain_sum)
     return target
 
 

@@ -68,14 +68,19 @@ class TransformFilter(Filter, PackedFilter):
 class Convolve(Tiles, PackedFilter):
     """A block of tiles of x to as many of y, for all panels of output channels or a block of them.
 
-    Of an input gradient these are dy and dx. Results that are not finite set a flag.
+    Of an input gradient these are dy and dx. Results that are not finite set a flag. Where `transform` is no address, the filter
+    has been transformed before; else each piece has it done for its panels, `k_chunk` input channels at a time, in scratch.
     """
 
     ints = (
         "x y nonfinite "  # addresses: the first cells, the flag
         "panel_blocks panel_block "  # how many there are, and panels of one
         "tile_pitch "  # bytes between transformed tiles
-        "products_start"  # in scratch
+        "products_start "  # in scratch
+        "transform transform_record "  # addresses: the machine code of TransformFilter, and a record of it to be filled in
+        "filter weights_nonfinite "  # what is filled in
+        "k_chunk "  # channels
+        "record_start transform_start packed_start"  # in scratch: the record, the transform's own scratch, what it makes
     )
 
 

@@ -6,7 +6,12 @@ from __future__ import annotations
 CONVOLVE_CACHE = 7 / 16  # of the second-level cache for the transformed tiles of a block: with their products they stay in it
 CONVOLVE_TILES = 24, 96  # of a block: fewer read the filter too often, more gain nothing
 FEWEST_PIECES = 4  # where there are enough results: pieces with different results of the same tiles transform these again
+FEWEST_SHARED_TILES = 12  # of a block for more than two threads
+PANEL_TILES = 5  # tiles whose products with a panel take as long as loading it
 FILTER_CHUNK = 16  # input channels of a piece of the filter
+# A filter that few blocks read is transformed just ahead of its products, for each of them: up to so many blocks, where it would
+# take more than this share of the second-level cache; and the share that a chunk of it then takes.
+AHEAD_BLOCKS, AHEAD_CACHE, CHUNK_CACHE = 2, 1.0, 3 / 8
 FEWEST_TILES_THAT_PAY = 8  # of a block
 
 # Blocks of a filter gradient.
@@ -28,6 +33,7 @@ READ, WRITE, TRANSPOSE = 7, 5, 4  # per point of a tile and vector of channels: 
 FILTER, FINISH, ADD = 9, 6, 3  # per point of a filter's vector: into the transform, out of it, the sums of each split
 FAR = 60  # more, where these do not stay in the last-level cache, and all cores wait for the same memory
 FAR_CACHE = 1 / 2  # of the last-level cache, beyond which they do not
+PACK = 20  # per vector of a filter: what a plain sum takes to pack it
 TERMS = 6  # of a register tile's loads, stores and call, as if it summed so many terms more
 SLOWER = 1.05  # of a product between transforms, whose operands come from the second-level cache
 GAIN = 0.95  # of the cost of a plain sum at most, or the error is for nothing

@@ -1,0 +1,64 @@
+"""Kernels that would be chosen on other machines, by their figures: none that its own cost model says loses by more than 5 %."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pullback.cpu.engine import profile_file
+
+HERE = Path(__file__).parent
+CACHES = {  # first, second and last level, in bytes
+    "zen4_avx2": (32 << 10, 1 << 20, 32 << 20),
+    "laptop_avx2": (48 << 10, 1280 << 10, 12 << 20),
+    "server_avx512": (48 << 10, 2 << 20, 105 << 20),
+    "server_arm": (64 << 10, 1 << 20, 32 << 20),
+}
+RESERVE = 0.95
+
+
+RECORDED = {path.stem: path for path in sorted((HERE / "profiles").glob("*.json"))}
+
+
+@pytest.fixture(scope="module")
+def choices() -> dict[str, Any]:
+    """Of every recorded machine: [op, case, layout, kernel that is chosen, costs by kernel]."""
+    figures = {name: profile_file.read_named(str(path)) for name, path in RECORDED.items()}
+    wanted = [[str(path), figures[name].level, CACHES[name]] for name, path in RECORDED.items()]
+    command = [sys.executable, str(HERE / "chosen_kernels.py")]
+    ended = subprocess.run(command, input=json.dumps(wanted), capture_output=True, text=True, check=True, timeout=120)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", list(RECORDED))
+def test_no_chosen_kernel_loses_by_its_own_model(name: str, choices: dict[str, Any]) -> None:
+    rows = choices[str(RECORDED[name])]
+    compared = 0
+    for op, case, layout, chosen, costs in rows:
+        what = f"{op} {case} {layout}: {chosen} of {costs}"
+        if chosen == "winograd":
+            assert costs["winograd"] < RESERVE, what
+        elif chosen in ("direct", "cells", "pointwise"):
+            assert costs.get("winograd", 1.0) >= RESERVE, what
+        if chosen in ("direct", "cells") and "cells" in costs:
+            assert costs[chosen] * RESERVE <= min(costs["direct"], costs["cells"]), what
+        compared += len(costs) > 0
+    assert compared > len(rows) / 2
+    assert {"winograd", "direct", "cells"} <= {row[3] for row in rows}
+
+
+def test_what_is_synthetic_says_so() -> None:
+    for name, path in RECORDED.items():
+        figures = profile_file.read_named(str(path))
+        assert figures.cpu.startswith("synthetic:") == (not name.startswith("zen4")), path
+
+
+def test_other_machines_choose_otherwise(choices: dict[str, Any]) -> None:
+    names = {tuple(row[3] for row in rows) for rows in choices.values()}
+    assert len(names) == len(RECORDED)
