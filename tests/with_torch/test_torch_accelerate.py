@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import pullback.torch as pt
+from pullback.torch import choice
 
 pytestmark = pytest.mark.torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -72,14 +73,43 @@ def test_pickled_copied_and_compiled() -> None:
 @pytest.mark.usefixtures("nothing_is_small")
 def test_left_alone() -> None:
     """What our kernels do not do, or PyTorch does better, runs as before."""
-    ours = pt.accelerate(model().to(torch.bfloat16))
-    torch.testing.assert_close(ours(X.bfloat16()), model().to(torch.bfloat16)(X.bfloat16()))
     assert pt.accelerate(model().to("meta"))(X.to("meta")).is_meta
     lazy = pt.accelerate(nn.Sequential(nn.LazyConv2d(4, 3)))
     assert type(lazy[0]) is nn.LazyConv2d
     with torch.autocast("cpu", torch.bfloat16):
-        reasons = [layer.reason for layer in pt.explain(pt.accelerate(model()), X).layers if layer.kind == "Conv2d"]
-    assert all(reason is not None for reason in reasons)
+        told = pt.explain(pt.accelerate(nn.Sequential(nn.Conv2d(3, 4, 3).double())), X.double()).layers
+    assert "float64" in str(told[0].reason)
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cast", [False, True], ids=["a half model", "autocast"])
+@pytest.mark.parametrize("measure", [False, True])
+def test_half_types(dtype: torch.dtype, cast: bool, measure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models in a half type and under autocast: results and gradients in the dtypes of PyTorch's, and about the same numbers."""
+    monkeypatch.setattr(choice, "MULTIPLIES_BFLOAT16", True)  # as its rules are where the CPU has the instructions
+    plain = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.ConvTranspose2d(8, 4, 2, 2)
+    )
+    x = X.clone().requires_grad_()
+    if not cast:
+        plain, x = plain.to(dtype), x.detach().to(dtype).requires_grad_()
+    ours = pt.accelerate(copy.deepcopy(plain), measure=measure)
+    found = []
+    with torch.autocast("cpu", dtype, enabled=cast):
+        told = pt.explain(ours, x).layers
+        assert (told[0].reason is None) == (dtype is torch.bfloat16)
+        for _ in range(6 if measure else 1):  # one after the other, on PyTorch's kernels and on ours
+            x.grad = None
+            found.append([*outcome(ours, x), x.grad])
+        x.grad = None
+        expected = [*outcome(plain, x), x.grad]
+    for one in found:
+        assert [t.dtype for t in one] == [t.dtype for t in expected]
+        assert one[0].dtype == dtype
+        for made, wanted in zip(one, expected, strict=True):
+            scale = float(wanted.abs().max())
+            torch.testing.assert_close(made.float(), wanted.float(), rtol=0.05, atol=0.03 * scale)
 
 
 def test_explain() -> None:

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pullback.cpu import crop
-from pullback.cpu.conv import cells, direct, pointwise
+from pullback.cpu.conv import cells, direct, pairs, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
 from pullback.cpu.depthwise import flat, slide
 from pullback.cpu.depthwise import planes as group_planes
-from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, whole
+from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, transposed, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
 from pullback.registry import CPU, Accepts, add_kernel
@@ -69,25 +69,29 @@ def _sweeps(op: str) -> tuple[Row, ...]:
         CROP,
         *_groups(gradient=False),
         Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
+        Row("pairs", pairs.can, pairs.pays, partial(conv.run_sweep, pairs.sweep_plan), WEIGHTS),
         Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
         Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
         Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
     )
 
 
-# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, rows, phases (with one channel, or for
-# averages, also channels_last), slide, flat, group_planes, pointwise. Both: planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, transposed, rows, phases (with one
+# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: winners, planes, scatter, winograd,
+# cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.max_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool, transposed.plan)),
         Row("rows", rows.can, None, partial(run.max_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.max_pool, planes.forward_plan)),
     ),
     "max_pool_grad": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad, whole.max_grad_from_x_plan)),
+        Row("winners", ordinary, transposed.pays_for_winners, run.max_pool_grad_by_winners),
         Row("channels", channels.can, channels.pays, _from_x("channels")),
         Row("rows", rows.can, None, _from_x("rows")),
         Row("planes", planes.can, None, _from_x("planes")),
@@ -96,6 +100,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad_from_winners, whole.max_grad_plan)),
         Row("gather", gather.can, gather.pays, partial(run.max_pool_grad_from_winners, gather.max_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.max_pool_grad_from_winners, transposed.plan)),
         Row("phases", phases.can, phases.pays, run.max_pool_grad_by_phases, FALSE_WINNERS),
         Row("scatter", scatter.can, None, partial(run.max_pool_grad_from_winners, scatter.max_grad_plan)),
     ),
@@ -107,6 +112,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool, transposed.plan)),
         Row("separable", separable.can, separable.pays, separable.avg_pool),
         Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.avg_pool, planes.forward_plan)),
@@ -115,6 +121,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool_grad, whole.avg_grad_plan)),
         Row("channels", channels.can, channels.pays, partial(run.avg_pool_grad, channels.avg_grad_plan)),
+        Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool_grad, transposed.plan)),
         Row("phases", phases.can_average, None, partial(run.avg_pool_grad, phases.avg_grad_plan)),
     ),
     "adaptive_max_pool": (Row("channels", adaptive.can, None, adaptive.max_pool),),
@@ -128,6 +135,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         *_groups(gradient=True),
         Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
+        Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),
         Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
     ),
 }

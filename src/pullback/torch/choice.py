@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from pullback.cpu.machine_code.levels import has_pairs
 from pullback.torch.arrays import FIRST, LAST, layout_of
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
@@ -20,6 +22,12 @@ SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, li
 TINY_WORK, TINY_POOL = 1_000_000, 50_000  # what is not even measured, in either memory format
 SMALL = "it is so small that the call would cost more than it saves"
 FEW_CHANNELS = 128  # channels in times channels out of a convolution with too little to multiply for each cell it reads
+
+
+DTYPES = (torch.float32, torch.float64)
+HALVES = (torch.bfloat16, torch.float16)
+HAS_BFLOAT16 = find_spec("ml_dtypes") is not None  # without which NumPy has no such arrays
+MULTIPLIES_BFLOAT16 = has_pairs()
 
 
 # Classes of tensors that our registered ops know; other classes with rules of their own know PyTorch's ops only.
@@ -46,8 +54,13 @@ def _foreign(tensor: torch.Tensor) -> bool:
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def unsuitable(input: torch.Tensor, rank: int, *others: torch.Tensor | None) -> str | None:
-    """Why a layer of this rank cannot put an input, and its weight and bias, on our kernels, or never should."""
+def unsuitable(
+    input: torch.Tensor, rank: int, *others: torch.Tensor | None, dtypes: tuple[torch.dtype, ...] = DTYPES, alike: bool = True
+) -> str | None:
+    """Why a layer of this rank cannot put an input, and its weight and bias, on our kernels, or never should.
+
+    alike: whether all must have the same of these dtypes.
+    """
     if input.dim() not in (rank + 1, rank + 2):
         return f"the input has {input.dim()} axes"
     if surely(input.numel() == 0):
@@ -59,26 +72,38 @@ def unsuitable(input: torch.Tensor, rank: int, *others: torch.Tensor | None) -> 
             return f"{type(tensor).__name__} has rules of its own for PyTorch's ops"
         if not tensor.is_cpu or tensor.layout is not torch.strided:
             return f"a tensor is on {tensor.device}, or not dense"
-        if tensor.dtype not in (torch.float32, torch.float64):
+        if tensor.dtype not in dtypes:
             return f"PyTorch has instructions of the CPU's for {tensor.dtype} that ours do without"
-        if tensor.dtype != input.dtype:
+        if alike and tensor.dtype != input.dtype:
             return "input, weight and bias differ in dtype"
     return None
 
 
 def conv_unsuitable(input: torch.Tensor, rank: int, weight: torch.Tensor, bias: torch.Tensor | None) -> str | None:
-    """`unsuitable` of a convolution, which autocast concerns as well."""
-    if torch.is_autocast_enabled("cpu"):
-        return "under autocast PyTorch uses instructions of the CPU's that ours do without"
-    return unsuitable(input, rank, weight, bias)
+    """`unsuitable` of a convolution, whose operands are of one dtype, or become so under autocast."""
+    if computed_dtype(input) is torch.bfloat16 and not HAS_BFLOAT16:
+        return "bfloat16 needs the package ml_dtypes"
+    if torch.is_autocast_enabled("cpu"):  # which leaves float64 alone
+        return unsuitable(input, rank, weight, bias, dtypes=(torch.float32, *HALVES), alike=False)
+    return unsuitable(input, rank, weight, bias, dtypes=(*DTYPES, *HALVES))
+
+
+def computed_dtype(input: torch.Tensor) -> torch.dtype:
+    """What a convolution computes with: under autocast its dtype, else the input's."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
 
 
 def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups: int) -> str | None:
     """Why to leave a convolution to PyTorch; `outputs`: cells of its result (of its input, where it is transposed)."""
     if surely(outputs * weight.numel() < SMALL_WORK):
         return SMALL
-    if input.dtype is torch.float64:
+    dtype = computed_dtype(input)
+    if dtype is torch.float64:
         return None  # PyTorch has no fast kernels for it
+    if dtype in HALVES and not (dtype is torch.bfloat16 and MULTIPLIES_BFLOAT16):
+        return f"it is in {dtype}, which ours widen to float32; measuring tells"
+    if dtype in HALVES and groups == 1 and surely(2 * outputs <= input.numel() // input.shape[-weight.dim() + 1]):
+        return f"in {dtype} PyTorch is as fast at convolutions with strides; measuring tells"
     if math.prod(weight.shape[2:]) == 1 and groups == 1:
         return "a 1x1 convolution is a plain matrix product, where PyTorch is as fast"
     if weight.shape[0] * weight.shape[1] < FEW_CHANNELS and groups == 1:

@@ -98,8 +98,13 @@ def phase_table(
     return np.concatenate(words)
 
 
-def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool) -> Plan:
-    """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`."""
+def pack_plan(
+    problem: Problem, sweep: Sweep, rows: Table, terms: int, order: FilterOrder, check: bool, pairs: bool = False
+) -> Plan:
+    """The job that packs a filter that lies in memory in this order, and reports one that is not finite if `check`.
+
+    rows, terms: of single channels; `pairs`: each two neighbouring terms become one pair (see Pack).
+    """
     size, v = problem.dtype.itemsize, lanes_of(problem)
     taps, summed = problem.window.tap_count, sweep.source_channels
     n_count, n_padded = sweep.target_channels, round_up(sweep.target_channels, v)
@@ -125,7 +130,8 @@ def pack_plan(problem: Problem, sweep: Sweep, rows: Table, terms: int, order: Fi
         "runs": runs, "run_bytes": run * size, "run_length": length, "run_row": int(length == 0), "place": place.reshape(-1),
     }  # fmt: skip
     pieces, scratch = sweep.groups * blocks * parts, PACKED_TERMS * 2 * v * wide_of(problem)
-    return make_plan(Variant("conv.pack", "pack", problem.dtype.name), Pack, pieces, scratch, moved, given)
+    variant = Variant("conv.pack", "pack", problem.dtype.name, pairs=pairs)
+    return make_plan(variant, Pack, pieces, scratch, moved, given)
 
 
 def k_block_of(terms: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,19 +109,26 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
 
 
 @planned_for_threads
-def direct_plan(threads: int, problem: Problem, order: FilterOrder, padded: bool = True) -> ConvPlan:
-    """padded: taps beside the source may be multiplied by zero, as all weights are finite."""
-    sweep = sweep_of(problem)
+def direct_plan(
+    threads: int, problem: Problem, order: FilterOrder, padded: bool = True, pairs: bool = False
+) -> ConvPlan:  # fmt: skip
+    """padded: taps beside the source may be multiplied by zero, as all weights are finite. pairs: of bfloat16 (pairs.py)."""
+    single = sweep_of(problem)
+    sweep = replace(single, source_channels=ceil_div(single.source_channels, 2)) if pairs else single
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
-    buffered = not last or size != wide
+    odd = pairs and single.source_channels % 2
+    buffered = not last or (size != wide and not pairs)
     blocks = choose_blocks(problem, sweep, buffered, threads)
     rows, terms, starts = panel_terms(sweep, blocks.channels)
-    given = sweep_arguments(problem, sweep)
+    given = sweep_arguments(problem, single)
+    if pairs:
+        given |= {"channels": sweep.source_channels, "source_channel": 2 * given["source_channel"]}
     s_cell, s_row, s_plane, s_image = (given[f"source_{name}"] for name in ("cell", "row", "plane", "image"))
     d, h, w = sweep.axes
     one_block = blocks.channels == sweep.source_channels
-    in_place = not buffered and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
+    in_place = not buffered and not odd and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
+    buffered = buffered or (pairs and not one_block)
     low = [axis.low for axis in sweep.axes]
     counts = (1, blocks.rows, blocks.cols)
     grid = [1] * 3 if in_place else [axis.grid(count) for axis, count in zip(sweep.axes, counts, strict=True)]
@@ -187,13 +194,19 @@ def direct_plan(threads: int, problem: Problem, order: FilterOrder, padded: bool
         "base_row": hop[1] * line, "base_col": hop[2] * place, "block_channels": blocks.channels, "merged": merged,
         "terms": terms, "phase_table": phases, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
         "list_bytes": list_bytes, "list_slots": slots, "cuts": cuts,
-        "cut_bytes": k_block * wide, "buffered": int(buffered), "redo": None,
+        "cut_bytes": k_block * wide, "buffered": int(buffered), "redo": None, "odd": int(odd),
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "k_block": k_block if prefetches else 0, "prefetch_table": ahead, "prefetch_lines": lines,
     }  # fmt: skip
     pieces = ceil_div(sweep.images, blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
-    compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("channels_first", not last),))
+    compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("channels_first", not last),), pairs)
     swept = make_plan(compiled, DirectSweep, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
-    return ConvPlan(pack_plan(problem, sweep, rows, terms, order, check), swept, packed_bytes, sweep.target_cells)
+    if pairs:
+        rows = np.where(rows < 0, -1, 2 * rows).repeat(2, axis=1)[:, : single.source_channels]
+        rows[:, 1::2] += rows[:, 1::2] >= 0
+        if odd:
+            rows[:, -1] = np.where(rows[:, -1] < 0, -1, -2 - rows[:, -1])
+    packed = pack_plan(problem, single, rows, 2 * terms if pairs else terms, order, check, pairs)
+    return ConvPlan(packed, swept, packed_bytes, sweep.target_cells)

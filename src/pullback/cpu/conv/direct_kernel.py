@@ -2,7 +2,8 @@
 
 A piece is a block of base positions (see sweep.py) and a range of output channels. Its source cells are packed into scratch with
 their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results
-go straight to the target, or through a block in scratch where they must be narrowed or transposed into channels_first.
+go straight to the target, or through a block in scratch where they must be narrowed or transposed into channels_first. With lanes
+of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the target.
 
 Taps above, below and beside the source are left out, but for those of a run along a row, which meet zeros there. Where weights are
 not finite, and so must not meet them, a row is cut into runs of cells with the same taps.
@@ -18,7 +19,7 @@ from pullback.cpu.conv.tap_ranges_kernel import axes_of, phase_at, tap_range, wh
 from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import fence
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.register_tiles import ADDED, FRESH, STREAMED, make_tiles
+from pullback.cpu.simd.register_tiles import ADDED, FRESH, ROUNDED, STREAMED, make_tiles
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, inline, invert, outline, put_int, stay_outline
@@ -29,7 +30,7 @@ list_at, LIST_BYTES = records_at(TapList), TapList.BYTES
 
 
 def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
-    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
+    V, SIZE, WIDE, PAIRS = lanes.count, lanes.size, lanes.compute_size, lanes.pairs
     load_some, splat = lanes.load_some, lanes.splat
     _, narrow_run = make_runs(lanes)
     pack_row = make_pack_row(lanes, channels_first=channels_first)
@@ -48,6 +49,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         b_at, k = a_at + 8 * taps.count, (taps.count, depth)
         parts = (cells + ROWS - 1) // ROWS
         least, more = cells // parts, cells % parts
+        made_size = SIZE if PAIRS and how in (ROUNDED, STREAMED) else WIDE
         for part in range(parts):
             rows = least + 1 if part < more else least
             ahead, ahead_at = a + rows * a_row, args.prefetch_table
@@ -55,7 +57,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 some = min(2 * V, n - n0)
                 step = 2 * V * WIDE if some > V else V * WIDE
                 panel = b + n0 * args.terms * WIDE + term * step
-                made = (c + n0 * WIDE, c_row, some, how)
+                made = (c + n0 * made_size, c_row, some, how)
                 lines = (ahead, ahead_at, args.prefetch_lines)
                 if some > V:
                     tiles2(rows, (a, a_at, a_row, WIDE), (panel, b_at, depth * step, step), made, k, lines)
@@ -171,7 +173,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     @inline
     def pack_block(args, x, area, images, d0, h0, h1, w0, w1, channels):
         """The source cells of a block, with their halo, into scratch."""
-        pitches = (args.source_channel, args.source_cell, args.place_bytes)
+        channel = args.source_channel // 2 if PAIRS else args.source_channel
+        pitches = (channel, args.source_cell, args.place_bytes)
         first_row, lines = h0 * args.step_h + args.low_h, (h1 - h0 - 1) * args.hop_h + args.reach_h
         first_cell, places = w0 * args.step_w + args.low_w, (w1 - w0 - 1) * args.hop_w + args.reach_w
         # Rows that follow each other here and there are packed at once.
@@ -248,18 +251,23 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 area = channels + (d0 * args.step_d + args.low_d) * args.source_plane
                 area += (h0 * args.step_h + args.low_h) * args.source_row + (w0 * args.step_w + args.low_w) * args.source_cell
             else:
-                pack_block(args, channels, area, images, d0, h0, h1, w0, w1, size)
+                count = size
+                if PAIRS:
+                    count = 2 * size - (args.odd if c0 + size == args.channels else 0)
+                pack_block(args, channels, area, images, d0, h0, h1, w0, w1, count)
             depth, how = args.k_block if args.k_block else size * args.merged, FRESH
             if c0 > 0:
                 how = ADDED
             elif args.stream:
                 how = STREAMED
+            elif PAIRS and not args.buffered:
+                how = ROUNDED
             for n0 in range(first_n, last_n, args.panels * 2 * V):
                 n = min(args.panels * 2 * V, last_n - n0)
                 panel = args.packed + (group * args.padded_channels + n0) * args.terms * WIDE
                 c_block = c_base
                 if not args.buffered:
-                    c_block += n0 * WIDE
+                    c_block += n0 * SIZE
                 elif args.buffer_n > 2 * V:
                     c_block += (n0 - first_n) * WIDE
                 for p in range(args.phases):

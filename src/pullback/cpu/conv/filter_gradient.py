@@ -131,11 +131,14 @@ def _swaps(problem: Problem) -> bool:
 
 
 @planned
-def filter_plan(problem: Problem, padded: bool = True) -> FilterPlan:
-    """padded: x may be padded with zeros, as a dy that is not finite would be found in the result (`checked`)."""
+def filter_plan(problem: Problem, padded: bool = True, pairs: bool = False) -> FilterPlan:
+    """padded: x may be padded with zeros, as a dy that is not finite would be found in the result (`checked`).
+
+    pairs: of bfloat16 (pairs.py), which are padded always.
+    """
     if _swaps(problem):
-        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True, padded)
-    return _plan(problem, False, padded)
+        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True, padded, pairs)
+    return _plan(problem, False, padded, pairs)
 
 
 def _runs(outer: int, outer_pitch: int, inner: int, inner_pitch: int, run_bytes: int) -> dict[str, int]:
@@ -169,7 +172,7 @@ def _block_runs(
     return x_runs, y_runs
 
 
-def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
+def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool) -> FilterPlan:
     sweep = sweep_of(replace(problem, op="conv"))
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
@@ -210,6 +213,8 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         columns = _merged_entries(w, sweep.source_channels, low[2], padded)
     else:
         columns = _axis_entries(w, tap_kernel[2], low[2], grid[2])
+        if pairs:
+            columns[w.phases[0].taps.start : w.phases[0].taps.stop, 1:] = 0, w.target_size
         columns = np.append(columns, np.broadcast_to([0, channels, 0], columns.shape), axis=1)
     tap_table = _tap_table(sweep, tap_kernel, low, grid, columns)
     place = range_channels // merged * wide
@@ -217,7 +222,7 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
     plane = ((rows - 1) * hop[1] + reach[1]) * line
     area_bytes = 0 if in_place else images * d.source_size * plane
     panel_start = round_up(area_bytes, LINE)
-    panel_bytes = images * d.target_size * rows * cols * 2 * v * wide
+    panel_bytes = images * d.target_size * rows * (ceil_div(cols, 2) if pairs else cols) * 2 * v * wide
     table_start = panel_start + (1 if dy_in_place else range_blocks) * panel_bytes
     table_bytes = 8 * images * d.target_size * rows * (1 + cols // SHORTEST_K_BLOCK)
     transposed = last == swapped  # the result has output channels by input channels, the sums have it the other way round
@@ -249,9 +254,9 @@ def _plan(problem: Problem, swapped: bool, padded: bool) -> FilterPlan:
         "x_channels": sweep.source_channels, "dy_in_place": int(dy_in_place), "prefetches": int(fetch),
         "table_bytes": table_bytes, "block_runs": Runs.table([x_run, y_run]),
     }  # fmt: skip
-    compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("channels_first", not last),))
+    compiled = Variant("conv.filter_gradient", "sums", problem.dtype.name, (("channels_first", not last),), pairs)
     sums = make_plan(compiled, FilterGradientSums, pieces, scratch, work // 4, given)
-    checked = merged > 1 and w.is_padded and padded
+    checked = pairs or (merged > 1 and w.is_padded and padded)
     if straight:
         return FilterPlan(sums, None, 0, checked, swapped)
     groups, channels, taps = sweep.groups, sweep.source_channels, problem.window.tap_count

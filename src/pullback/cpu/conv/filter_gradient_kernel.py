@@ -8,12 +8,15 @@ tap falls outside x are left out, not multiplied by zero. The sums of all parts 
 Few input channels would not fill a tile. Then (`merged` > 1) the taps of a row, whose cells lie side by side, count as channels; a
 packed x is padded with zeros, which a dy that is not finite turns into sums that are not. For such a dy the table of taps has
 entries of their own for the outputs at the ends of a row, with the taps that meet a cell there.
+
+With lanes of pairs, cells of a row are multiplied two at a time, all of a row for each tap: zeros beside x and past the last cell.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.conv.cell_pairs_kernel import make_pack_cell_pairs
 from pullback.cpu.conv.records import (
     LONGEST_K_BLOCK,
     SHORTEST_K_BLOCK,
@@ -38,7 +41,9 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load, load_some, store_some, load_wide_some = lanes.load, lanes.load_some, lanes.store_some, lanes.load_wide_some
     store_wide = lanes.store_wide
+    PAIRS = lanes.pairs
     pack_row = make_pack_row(lanes, channels_first=channels_first)
+    pack_pairs, pack_pair_panel = make_pack_cell_pairs(lanes, channels_first=channels_first)
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
     ROWS = tile_rows()
     tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
@@ -113,7 +118,9 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
             tap = tap_at(args.tap_table, t)
             row0, row1 = max(h0, tap.first_h), min(h1, tap.last_h)
             col0, col1 = max(w0, tap.first_w), min(w1, tap.last_w)
-            count, depth = 0, col1 - col0
+            count, depth, row_terms = 0, col1 - col0, w1 - w0
+            if PAIRS:
+                depth, row_terms = (depth + 1) // 2, (row_terms + 1) // 2
             if ahead[1]:  # the shorter the k-blocks, the more evenly spread
                 for length in range(LONGEST_K_BLOCK, SHORTEST_K_BLOCK - 1, -1):
                     if depth % length == 0:
@@ -126,13 +133,13 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                             i * x_image + (d * args.hop_d + tap.place_d) * x_plane + (h * args.hop_h + tap.place_h) * x_row
                         )
                         y_place = i * args.y_image + d * args.y_plane + (h - h0) * args.y_row
-                        cell = ((i * args.depths + d) * (h1 - h0) + h - h0) * (w1 - w0) - w0
-                        for col in range(col0, col1, depth):
+                        cell = ((i * args.depths + d) * (h1 - h0) + h - h0) * row_terms - w0
+                        for col in range(col0, col1 if not PAIRS else col0 + 1, depth):
                             put_int(a_at + 8 * count, x_place + (col * args.hop_w + tap.place_w) * x_cell)
                             put_int(y_at + 8 * count, y_place + (col - w0) * args.y_cell)
                             put_int(cell_at + 8 * count, cell + col)
                             count += 1
-            a = (x_base, a_at, x_channel, args.hop_w * x_cell)
+            a = (x_base, a_at, x_channel, (2 if PAIRS else 1) * args.hop_w * x_cell)
             made = sums + tap.number * args.sums_tap + tap.first_row * args.sums_row
             for number in range(blocks):
                 n0 = first_n + number * 2 * V
@@ -154,7 +161,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     def pack_dy(args, scratch, here, block, first_n, last_n):
         """The blocks of output channels of dy that are not read in place, into panels."""
         images, h0, h1, w0, w1 = block
-        run, runs = ((h1 - h0) * args.cols, 1) if w1 - w0 == args.cols else (w1 - w0, h1 - h0)
+        together = w1 - w0 == args.cols and (not PAIRS or args.cols % 2 == 0)  # no pair has cells of two rows
+        run, runs = ((h1 - h0) * args.cols, 1) if together else (w1 - w0, h1 - h0)
         for n0 in range(first_n, last_n, 2 * V):
             width = min(2 * V, args.padded_channels - n0)
             if not args.dy_in_place or n0 + width > args.out_channels:
@@ -163,8 +171,13 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                     for d in range(args.depths):
                         for h in range(runs):
                             line = here + i * args.y_image + d * args.y_plane + h * args.y_row + n0 * args.y_channel
-                            pack_panel(line, args.y_channel, args.y_cell, run, min(2 * V, last_n - n0), panel, width)
-                            panel += run * width * WIDE
+                            some = min(2 * V, last_n - n0)
+                            if PAIRS:
+                                pack_pair_panel(line, args.y_channel, args.y_cell, run, some, panel, width)
+                                panel += (run + 1) // 2 * width * WIDE
+                            else:
+                                pack_panel(line, args.y_channel, args.y_cell, run, some, panel, width)
+                                panel += run * width * WIDE
 
     @inline
     def pack_x(args, scratch, cells, i0, block, channels):
@@ -183,7 +196,13 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                     if 0 <= row < args.in_rows:
                         source = cells + (i0 + i) * args.x_image + d * args.x_plane + row * args.x_row
                         to = scratch + i * args.volume_bytes + d * args.plane_bytes + h * args.line_bytes
-                        pack_row(source, pitches, args.in_cols, left, args.grid_w, places, channels, to)
+                        if PAIRS:
+                            every = 1 if args.reach_w > 1 else 2
+                            pack_pairs(
+                                source, pitches, args.in_cols, left, args.grid_w, places, channels, to, args.step_w, every
+                            )  # fmt: skip
+                        else:
+                            pack_row(source, pitches, args.in_cols, left, args.grid_w, places, channels, to)
 
     @inline
     def next_block(args, piece, number, end):

@@ -69,13 +69,13 @@ def redo(problem: Problem, source: Array, filter: Array, target: Array) -> None:
     run_sweep(direct_plan, problem, source, filter, target)
 
 
-def direct_filter(problem: Problem, dy: Array, x: Array) -> Array:
+def direct_filter(problem: Problem, dy: Array, x: Array, pairs: bool = False) -> Array:
     """conv_grad_filter. What has met zeros that stand for no cell, and is not finite, is made again without them."""
     if _by_taps(problem):
-        return _filter_by_taps(problem, dy, x)
+        return _filter_by_taps(problem, dy, x, pairs)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     target = new_array(problem.filter_shape, problem.dtype)
-    plan = filter_plan(problem)
+    plan = filter_plan(problem, pairs=pairs)
     _sum_filter(plan, dy, x, target)
     if plan.checked and not np.isfinite(target).all():
         _sum_filter(filter_plan(problem, False), dy, x, target)
@@ -87,7 +87,7 @@ def _by_taps(problem: Problem) -> bool:
     return problem.window.tap_count > 1 and lies_far(problem.window)
 
 
-def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
+def _filter_by_taps(problem: Problem, dy: Array, x: Array, pairs: bool) -> Array:
     """The filter gradient tap by tap, each from the cells that it reads and the outputs that read them."""
     window, last = problem.window, problem.layout == "channels_last"
     target = new_array(problem.filter_shape, problem.dtype)
@@ -100,7 +100,7 @@ def _filter_by_taps(problem: Problem, dy: Array, x: Array) -> Array:
         if 0 in sizes:
             continue
         alone = replace(problem, window=Window(sizes, sizes, ones, ones, ones, zeros, zeros))
-        made = direct_filter(alone, dy[outputs], read)
+        made = direct_filter(alone, dy[outputs], read, pairs)
         place: Any = (*tap, ...) if last else (..., *tap)
         target[place] = made.reshape(target.shape[-2:] if last else target.shape[:2])
     return target

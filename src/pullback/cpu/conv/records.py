@@ -74,7 +74,8 @@ class DirectSweep(Blocked):
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
     memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. redo: only where the target holds something that is not finite.
+    buffer_n channels of each cell. redo: only where the target holds something that is not finite. odd: the last pair of
+    channels has one channel only, where channels are counted in pairs.
     """
 
     ints = (
@@ -82,7 +83,7 @@ class DirectSweep(Blocked):
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
         "merged columns runs list_start list_bytes list_slots cuts cut_bytes "
-        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo"
+        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo odd"
     )
 
 
@@ -126,7 +127,8 @@ class Pack(Record):
 
     run_row = 0: a run holds the terms of one output channel (the next one is n_bytes on), and is transposed in run_units units of
     PACKED_TERMS terms. Else a run is one term of all output channels, side by side, and a unit. parts: pieces of a panel, of
-    part_units of its units. check: a filter that is not finite is reported in faults.
+    part_units of its units. check: a filter that is not finite is reported in faults. With lanes of pairs, terms 2 n and 2 n + 1
+    are the two of pair n, and -2 - 2 n the only one of it.
     """
 
     ints = (

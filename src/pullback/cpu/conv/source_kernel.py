@@ -1,4 +1,7 @@
-"""Rows of the source of a convolution packed into scratch with their halo: cells at even distances, channels side by side."""
+"""Rows of the source of a convolution packed into scratch with their halo: cells at even distances, channels side by side.
+
+Lanes of pairs pack pairs of channels, the last one with a zero where channels are odd.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from functools import cache
 from typing import Any
 
 from pullback.cpu.simd.interleave import make_every
+from pullback.cpu.simd.lanes import lanes_of
 from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.pair_transpose import make_pair_transpose
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
-from pullback.cpu.simd.vectors import outline, stay_outline
+from pullback.cpu.simd.vectors import outline, stay_outline, widen_word
 
 
 @cache
 def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`channels_first`)."""
+    if lanes.pairs:
+        return _make_pack_pairs(lanes, channels_first)
     SIZE, WIDE = lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
@@ -47,5 +54,39 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
         else:
             for q in range(end - begin):
                 widen_run(start + q * grid * cell_bytes, to + q * place_bytes, channels)
+
+    return pack_row
+
+
+def _make_pack_pairs(lanes: Any, channels_first: bool) -> Any:
+    """The same, with `channels` channels as pairs."""
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    words = lanes_of("float32", lanes.vector_bytes)  # pairs are moved as they are
+    copy_run, _ = make_runs(words)
+    transpose = make_pair_transpose(lanes)
+
+    @outline
+    def pack_row(source, pitches, width, cell0, grid, places, channels, target):
+        stay_outline()
+        channel_bytes, cell_bytes, place_bytes = pitches
+        begin = min(places, max(0, (grid - 1 - cell0) // grid))
+        end = max(begin, min(places, (width - cell0 + grid - 1) // grid))
+        fill_zero(target, begin * place_bytes)
+        fill_zero(target + end * place_bytes, (places - end) * place_bytes)
+        start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
+        pairs = channels // 2
+        if channels_first:
+            # Where cells are picked one by one, each is a transpose of its own.
+            count = end - begin if grid == 1 else 1
+            for q in range(0, end - begin, max(1, count)):
+                at, there = start + q * grid * cell_bytes, to + q * place_bytes
+                transpose(at, 2 * channel_bytes, channel_bytes, there, place_bytes, channels - pairs, count, pairs, count)
+        elif grid == 1 and place_bytes == pairs * WIDE and cell_bytes == channels * SIZE:
+            copy_run(start, to, (end - begin) * pairs)
+        else:
+            for q in range(end - begin):
+                copy_run(start + q * grid * cell_bytes, to + q * place_bytes, pairs)
+                if channels % 2:
+                    widen_word(start + q * grid * cell_bytes + pairs * WIDE, to + q * place_bytes + pairs * WIDE)
 
     return pack_row

@@ -22,6 +22,8 @@ CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all t
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken
 
+PAIR_COST = 0.55  # of a multiplication of a pair's element, in those of float32
+
 # pointwise.
 POINTWISE_BYTES = 192 << 10  # bytes of the source cells of a block in scratch
 POINTWISE_CELLS = 256  # cells of a block at the most

@@ -76,7 +76,8 @@ class Profile:
         return dearer(1 / (self.dispatch * self.fma), 1 / (BUILT_IN.dispatch * BUILT_IN.fma))
 
     def pooling(self, kernel: str) -> float:
-        """Time of a max-pool gradient from winners by this kernel beside that by phases, over the same by the built-in figures."""
+        """Time of a max-pool gradient from winners by this kernel, or of a transpose, beside one by phases, over the same by the
+        built-in figures."""
         return dearer(getattr(self, kernel) / self.phases, getattr(BUILT_IN, kernel) / BUILT_IN.phases)
 
     @cached_property

@@ -57,21 +57,24 @@ def triple() -> str:
     return native if machine == host_machine() else f"{machine}-unknown-linux-gnu"
 
 
-def _target_machine(opt: int) -> Any:
-    """Code for any CPU of the level. Both kinds are the same instructions but for the way constants and functions are addressed."""
+def _target_machine(opt: int, pairs: bool = False) -> Any:
+    """Code for any CPU of the level, or for those with its extension for `pairs`.
+
+    Both kinds are the same instructions but for the way constants and functions are addressed.
+    """
     from llvmlite import binding
 
     native = level().machine == host_machine()
     (binding.initialize_native_target if native else binding.initialize_all_targets)()
     (binding.initialize_native_asmprinter if native else binding.initialize_all_asmprinters)()
     create = binding.Target.from_triple(triple()).create_target_machine
+    features = f"+{level().pairs}" if pairs else ""
     if is_linkable():
-        return create(cpu=level().cpu, opt=opt, reloc="pic", codemodel="default")
+        return create(cpu=level().cpu, features=features, opt=opt, reloc="pic", codemodel="default")
     # As LLVM's loader wants it: the parts of what it loads may lie anywhere.
     jit = {"jit": True} if "jit" in inspect.signature(create).parameters else {}
-    return create(
-        cpu=level().cpu, opt=opt, reloc="static" if level().machine == "x86_64" else "default", codemodel="jitdefault", **jit
-    )
+    reloc = "static" if level().machine == "x86_64" else "default"
+    return create(cpu=level().cpu, features=features, opt=opt, reloc=reloc, codemodel="jitdefault", **jit)
 
 
 def _record_of(kernel: Callable[..., None]) -> type[Record]:
@@ -163,6 +166,7 @@ def _compile_kernel(variant: Variant, module: Any, typing: Any, target: Any) -> 
     """Of a function in Python, by Numba."""
     from llvmlite import binding
     from numba import types
+    from numba.core import config
     from numba.core.compiler import Flags, compile_extra
 
     from pullback.cpu.simd import linked_functions
@@ -170,7 +174,7 @@ def _compile_kernel(variant: Variant, module: Any, typing: Any, target: Any) -> 
     from pullback.cpu.simd.record_types import RecordType
 
     options = dict(variant.options)
-    lanes = lanes_of(variant.dtype, level().vector_bytes, options.pop("winner", "uint8"))
+    lanes = lanes_of(variant.dtype, level().vector_bytes, options.pop("winner", "uint8"), variant.pairs)
     kernel = module.build(lanes, **options)[variant.kernel]
     record = _record_of(kernel)
     flags = Flags()
@@ -183,7 +187,8 @@ def _compile_kernel(variant: Variant, module: Any, typing: Any, target: Any) -> 
     result = compile_extra(typing, target, kernel, arguments, types.void, flags, {})
     # LLVM's last passes before machine code change the module in place. Loops come out better of a second round: a depthwise
     # convolution of stride 2 by 1.15 times.
-    machine_code = target.codegen()._tm.emit_object
+    made_for = _target_machine(int(config.OPT), pairs=True) if variant.pairs else target.codegen()._tm
+    machine_code = made_for.emit_object
     result.library.optimise()
     machine_code(result.library._final_module)
     code = binding.parse_assembly(str(result.library._final_module))

@@ -29,11 +29,12 @@ class Level:
     masks_memory: bool = False  # loads and stores of some lanes of a vector are single instructions
     cpu: str = "generic"  # LLVM's name of the least such CPU
     needs: tuple[str, ...] = ()
+    pairs: str = ""  # LLVM's name of an extension some of its CPUs have: products of bfloat16, two summed at once
 
 
 # From the best of an architecture to the least.
 LEVELS = (
-    Level("x86-64-v4", "x86_64", 64, 32, True, "x86-64-v4", ("AVX2", "FMA3", "F16C", "AVX512_SKX")),
+    Level("x86-64-v4", "x86_64", 64, 32, True, "x86-64-v4", ("AVX2", "FMA3", "F16C", "AVX512_SKX"), "avx512bf16"),
     Level("x86-64-v3", "x86_64", 32, 16, True, "x86-64-v3", ("AVX2", "FMA3", "F16C")),
     Level("x86-64-v2", "x86_64", 16, 16, False, "x86-64-v2", ("SSE42", "POPCNT")),  # multiply-adds are calls of the C library
     Level("x86-64", "x86_64", 16, 16, False, "x86-64"),
@@ -78,6 +79,12 @@ def level() -> Level:
     if asked not in known:
         raise ValueError(f"{LEVEL_VARIABLE} is {asked!r}; it must be one of {', '.join(known)}")
     return known[asked]
+
+
+@cache
+def has_pairs() -> bool:
+    """Whether this CPU has the extension for products of bfloat16 that the level in force knows."""
+    return bool(level().pairs) and level().pairs.upper() in cpu_features()
 
 
 def runs_here() -> bool:

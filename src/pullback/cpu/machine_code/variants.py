@@ -15,9 +15,11 @@ class Variant:
     kernel: str
     dtype: str = "float32"
     options: tuple[tuple[str, Any], ...] = ()
+    pairs: bool = False  # it uses the level's extension for products of bfloat16 (levels.py), which not all its CPUs have
 
     def __str__(self) -> str:
-        return "-".join([self.module, self.kernel, self.dtype, *(f"{name}={value}" for name, value in self.options)])
+        more = [*(f"{name}={value}" for name, value in self.options), *(["pairs"] if self.pairs else [])]
+        return "-".join([self.module, self.kernel, self.dtype, *more])
 
     def symbol(self, function: str = "") -> str:
         """The name of its function in object code (of one of its functions, where it has several), as profilers show it."""

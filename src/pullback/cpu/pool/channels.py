@@ -34,30 +34,33 @@ def pays(problem: Problem) -> str | None:
 
 
 @planned
-def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
-    """max_pool or avg_pool; by_rows: each piece is one output row."""
+def forward_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """max_pool or avg_pool; rows_each: output rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, is_max = shape_of(problem), problem.winner is not None
-    blocks, pieces = blocked(shape, by_rows)
+    blocks, pieces = blocked(shape, rows_each)
     fields, scratch = forward_fields(problem, shape, winner_row_bytes(problem, shape), wide_divisors=False)
     record = ChannelsMaxForward if is_max else ChannelsAvgForward
     compiled = variant(problem, "channels", "max_forward" if is_max else "avg_forward", finds_winners=is_max)
     return make_plan(compiled, record, pieces, scratch, shape.moved_bytes, fields | blocks | {"channels": shape.channels})
 
 
-def input_rows(problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
+def input_rows(problem: Problem, shape: Shape, rows_each: int) -> tuple[dict[str, Any], int, int]:
     """`target_rows` of a gradient, whose targets are the cells of the input."""
     window = in_three(problem.window)
-    return target_rows(window, shape, axis_table(window))
+    return target_rows(window, shape, axis_table(window), rows_each=rows_each)
 
 
 def target_rows(
-    window: Window | AdaptiveWindow, shape: Shape, axes: Table, *, forward: bool = False
+    window: Window | AdaptiveWindow, shape: Shape, axes: Table, *, forward: bool = False, rows_each: int = 0
 ) -> tuple[dict[str, Any], int, int]:
-    """The fields of InputRows, pieces and scratch of a kernel that takes all target rows, those of `in_rows`, as one list."""
+    """The fields of InputRows, pieces and scratch of a kernel that takes all target rows, those of `in_rows`, as one list.
+
+    rows_each: target rows of a piece, which stay in the cache, or 0 for as many as pay.
+    """
     total = shape.in_rows * shape.images
-    block = row_block(total, shape.in_row * shape.size)
-    past_cache = streams(shape.input_bytes)
+    block = rows_each or row_block(total, shape.in_row * shape.size)
+    past_cache = not rows_each and streams(shape.input_bytes)
     whole = shape.channels % lanes_at_once(shape.wide) == 0  # then no store is masked, and each can pass the cache by itself
     stage = block * shape.in_row * shape.size if past_cache and not whole else 0
     lines, scratch = lines_in_scratch(window, forward, stage)
@@ -70,7 +73,8 @@ def target_rows(
 
 
 @planned
-def avg_grad_plan(problem: Problem) -> Plan:
+def avg_grad_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """rows_each: input rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, window, rule = shape_of(problem), in_three(problem.window), problem.divisor
     assert rule is not None
@@ -78,7 +82,7 @@ def avg_grad_plan(problem: Problem) -> Plan:
     depth_same, row_same, col_same = (
         same_divisor(np.maximum(window.axis_divisor(axis, rule), 1), window.readers(axis)) for axis in range(3)
     )
-    given, pieces, scratch = input_rows(problem, shape)
+    given, pieces, scratch = input_rows(problem, shape, rows_each)
     given |= {
         "row_div": row_div, "col_div": col_div, "row_same": np.multiply.outer(depth_same, row_same).ravel(), "col_same": col_same,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from pullback.cpu.pool.over_channels_kernel import finish_rows, make_over_channe
 from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
 from pullback.cpu.pool.rules_kernel import make_loses, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_read, cells_reading, line_at, lines_of
-from pullback.cpu.simd.native import LINE, in_order, opaque
+from pullback.cpu.simd.native import LINE, fill_zero, in_order, opaque
 from pullback.cpu.simd.vectors import choose, get_int, inline
 
 
@@ -181,7 +181,9 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
             line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, out_row, r)
             source, target_row = args.dy + (image * source_image + line * out_row) * SIZE, begin + (row - first) * width
             same_row = get_int(args.row_same + 8 * r)
-            for col in range(cols):
+            if lines[1] == 0:
+                fill_zero(target_row, width)
+            for col in range(cols if lines[1] else 0):
                 out = target_row + col * channels * SIZE
                 same = same_row * get_int(args.col_same + 8 * col)
                 if same:

@@ -45,8 +45,8 @@ def max_fields(problem: Problem, axes: Table) -> dict[str, Any]:
     return given | {"axes": axes, "empty": problem.empty, "above": floor_of(problem)} | index_tables(problem)
 
 
-def blocked(shape: Shape, by_rows: bool) -> tuple[dict[str, int], int]:
-    """The fields of Blocked, and the pieces; by_rows: each piece is one output row."""
+def blocked(shape: Shape, rows_each: int) -> tuple[dict[str, int], int]:
+    """The fields of Blocked, and the pieces; rows_each: output rows of a piece, or 0 for as many as pay."""
     rows = shape.images * shape.out_rows
-    block = 1 if by_rows else row_block(rows, shape.moved_bytes // max(1, rows))
+    block = rows_each or row_block(rows, shape.moved_bytes // max(1, rows))
     return {"block": block, "images": shape.images, "rows": shape.out_rows}, ceil_div(rows, block)

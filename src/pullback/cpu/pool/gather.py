@@ -19,9 +19,10 @@ def pays(problem: Problem) -> str | None:
 
 
 @planned
-def max_grad_plan(problem: Problem) -> Plan:
+def max_grad_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """rows_each: input rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape = shape_of(problem)
-    given, pieces, scratch = channels.input_rows(problem, shape)
+    given, pieces, scratch = channels.input_rows(problem, shape, rows_each)
     compiled = variant(problem, "gather", "max_grad")
     return make_plan(compiled, GatherMaxGrad, pieces, scratch, shape.moved_bytes, given | {"winners": None})

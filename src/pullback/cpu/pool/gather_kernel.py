@@ -7,7 +7,7 @@ from typing import Any
 from pullback.cpu.pool.over_channels_kernel import finish_rows, make_over_channels
 from pullback.cpu.pool.records import GatherMaxGrad
 from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_reading, line_at, lines_of
-from pullback.cpu.simd.native import LINE
+from pullback.cpu.simd.native import LINE, fill_zero
 from pullback.cpu.simd.vectors import choose, equal, inline_loop
 
 
@@ -55,9 +55,11 @@ def build(lanes: Any) -> dict[str, Any]:
         image, r = first // args.rows, first % args.rows
         for row in range(first, last):
             line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, out_row, r)
-            at = image * source_image + line * out_row
-            for col in range(cols):
-                out = begin + (row - first) * width + col * channels * SIZE
+            at, target_row = image * source_image + line * out_row, begin + (row - first) * width
+            if lines[1] == 0:
+                fill_zero(target_row, width)
+            for col in range(cols if lines[1] else 0):
+                out = target_row + col * channels * SIZE
                 given = (
                     args.dy + at * SIZE, args.winners + at * WINNER, out, lines, cells_reading(args.col_readers, channels, col)
                 )  # fmt: skip

@@ -17,7 +17,7 @@ from pullback.cpu.pool import planes
 from pullback.cpu.pool.choice import TOO_MANY_WINDOWS, prefers_phases
 from pullback.cpu.pool.common import Shape, Table, divisors, row_block, shape_of, simplified, uniform_divisor, variant, wide_row
 from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
-from pullback.cpu.pool.tables import in_three, reader_table, tap_places
+from pullback.cpu.pool.tables import border_tables, in_three, reader_table, tap_places
 from pullback.cpu.pool.tuning import PHASE_BYTES
 from pullback.problem import Problem
 from pullback.window import Window
@@ -108,32 +108,10 @@ def max_grad_plan(problem: Problem) -> Plan:
         "channels": shape.channels, "ptr": ptr, "shifts": shifts, "taps": taps, "lowest": int(shifts.min(initial=0)),
         "highest": int(shifts.max(initial=0)), "outputs": shape.images * shape.out_rows * shape.out_row, "direct": int(direct),
         "streams": int(streams(shape.input_bytes) and whole_lines), "faults": None, "pieces": pieces, "images": shape.images,
-        "image_outputs": shape.out_rows * shape.out_row, **_border_tables(window, shape.channels),
+        "image_outputs": shape.out_rows * shape.out_row, **border_tables(window, shape.channels),
     }  # fmt: skip
     scratch = 0 if direct else end
     return make_plan(variant(problem, "phases", "max_grad"), PhasesMaxGrad, pieces, scratch, shape.moved_bytes, given)
-
-
-def _border_tables(window: Window, channels: int) -> dict[str, Any]:
-    """The outputs of an image whose windows stick out of it, and which of their taps do: codes that only a false winner has.
-
-    Windows that have the same taps inside, per axis, are of one kind.
-    """
-    numbers, kinds, outside = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_)
-    for axis in range(3):
-        ranges, kind = np.unique(np.stack(window.tap_ranges(axis), axis=1), axis=0, return_inverse=True)
-        taps, outputs = np.arange(window.kernel[axis]), np.arange(window.output_size[axis])
-        out = (taps < ranges[:, :1]) | (taps >= ranges.sum(axis=1)[:, None])
-        outside = (outside[:, None, :, None] | out[:, None, :]).reshape(len(outside) * len(out), -1)
-        kinds = (kinds[:, None] * len(ranges) + kind.ravel()).ravel()
-        numbers = (numbers[:, None] * len(outputs) + outputs).ravel()
-    sticks_out = np.take(outside.any(axis=1), kinds)
-    faults = np.zeros((len(outside), 256), np.uint8)
-    faults[:, : window.tap_count] = outside
-    places = (numbers[sticks_out][:, None] * channels + np.arange(channels)).ravel()
-    border = np.stack([places, np.repeat(kinds[sticks_out], channels) * 256], axis=1).astype(np.int32)
-    border = np.concatenate([border, border[:1].repeat(-len(border) % 4, axis=0)])
-    return {"border": border, "border_count": len(border), "false_codes": faults}
 
 
 @planned

@@ -16,11 +16,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from pullback.cpu.pool.false_winners_kernel import has_false_winner
 from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
 from pullback.cpu.pool.windows_kernel import readers_of
 from pullback.cpu.simd.interleave import make_rows
 from pullback.cpu.simd.native import LINE, fence
-from pullback.cpu.simd.vectors import choose, equal, get_byte, get_int, get_int32, inline, outline, put_int, stay_outline
+from pullback.cpu.simd.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
 @cache
@@ -177,23 +178,6 @@ def build(lanes: Any) -> dict[str, Any]:
             if j < size:
                 store_one_some(target + j * SIZE, load_one(source + j * SIZE, V), size - j)
             target += size * SIZE
-
-    @outline
-    def has_false_winner(args, winners):
-        """Whether a window of an image that sticks out says that a tap outside the input won.
-
-        border: where the winner of each such output lies in its image and where the codes of its kind begin, int32, four at a
-        time; false_codes: a byte for each code, 1 where the tap lies outside.
-        """
-        stay_outline()
-        border, false_codes = args.border, args.false_codes
-        for i in range(0, args.border_count, 4):
-            faults = 0
-            for j in range(i, i + 4):  # unrolled
-                faults |= get_byte(false_codes + get_int32(border + 8 * j + 4) + get_byte(winners + get_int32(border + 8 * j)))
-            if faults:
-                return True
-        return False
 
     def max_grad(args: PhasesMaxGrad, piece, scratch):
         """A unit is a block of phase rows of a plane: block_rows * stride_h input rows."""

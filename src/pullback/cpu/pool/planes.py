@@ -41,7 +41,7 @@ def _block_rows(window: Window, bytes_per_place: int) -> int:
     return max(1, PLANE_BYTES // max(1, bytes_per_place) - (places_reached(window, 1, 1) - 1))
 
 
-def _unpacked(problem: Problem, shape: Shape, by_rows: bool) -> tuple[dict[str, Any], int]:
+def _unpacked(problem: Problem, shape: Shape, rows_each: int) -> tuple[dict[str, Any], int]:
     """The fields of Unpacked but for its pieces, and the end of what they need of scratch."""
     window = in_three(problem.window)
     h, w = tap_places(window, 1), tap_places(window, 2)
@@ -50,7 +50,7 @@ def _unpacked(problem: Problem, shape: Shape, by_rows: bool) -> tuple[dict[str, 
     phases = window.stride[1] * window.stride[2]
     depths = max(1, int(window.tap_ranges(0)[1].max()))
     out_rows = window.output_size[1]
-    block_rows = min(1 if by_rows else out_rows, _block_rows(window, phases * depths * pitch * shape.wide))
+    block_rows = min(rows_each or out_rows, _block_rows(window, phases * depths * pitch * shape.wide))
     places_h = places_reached(window, 1, block_rows)
     distance = places_h * pitch * shape.wide + slack()
     plane_at = (h.plane[:, None] * window.stride[2] + w.plane) * (distance // shape.wide)
@@ -69,13 +69,13 @@ def _unpacked(problem: Problem, shape: Shape, by_rows: bool) -> tuple[dict[str, 
 
 
 @planned
-def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
-    """max_pool or avg_pool; by_rows: each piece is one output row."""
+def forward_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """max_pool or avg_pool; rows_each: the most output rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, is_max = shape_of(problem), problem.winner is not None
-    unpacked, own_start = _unpacked(problem, shape, by_rows)
+    unpacked, own_start = _unpacked(problem, shape, rows_each)
     units = shape.images * unpacked["blocks"]
-    per_piece, pieces = (1, units) if by_rows else cut_pieces(units, shape.moved_bytes)
+    per_piece, pieces = (1, units) if rows_each else cut_pieces(units, shape.moved_bytes)
     scratch = own_start + winner_row_bytes(problem, shape)
     fields, scratch = forward_fields(problem, shape, scratch, wide_divisors=True)
     fields |= unpacked | {"per_piece": per_piece, "units": units, "own_start": own_start}

@@ -6,6 +6,7 @@ from pullback.cpu.engine.records import Record
 
 NOWHERE = -1  # a place in no block
 MANY = 16  # winners turned into places at once (scatter)
+CHAINS = 4  # runs of images whose outputs are added in turn (scatter)
 
 
 class Axis(Record):
@@ -210,7 +211,9 @@ class Scatter(Record):
     `span` columns, int32. tap_at, tap_cell, tap_row: where each tap lies from there, as a place, a column and a row; behind the
     taps numbers that lie in no block. row_cells: the row of its plane in which an output row's windows begin, or 0 where a tap
     above or below its plane cannot meet another plane. reach: how far a row's cells may lie from its base. many: places fit 32
-    bits.
+    bits. together: whole images that are taken together, or 0: then firsts are of a run of these (a CHAINS-th), behind cells come
+    the rows and the planes in which windows begin, table_bytes apart, and a unit is an image. quick: winners are looked at first,
+    as border and false_codes (of PhasesMaxGrad) say, and true ones are trusted; offsets: where each code's tap lies, int32.
     """
 
     ints = (
@@ -219,15 +222,15 @@ class Scatter(Record):
         "block_row need_ptr need_row "
         "row_base col_first col_step col_cell stride span firsts cells reach "
         "taps tap_at tap_cell tap_row row_cells plane_rows "
-        "many code_steps places_start"
+        "many code_steps places_start together table_bytes quick border border_count false_codes offsets"
     )
 
 
 class CodeSteps(Record):
     """What makes a winner's code (a byte) an offset: reciprocals, in 1 / 2**16, of the window's columns and rows; these and their
-    dilations; a step per tap, per row of taps that it counts past, and per plane."""
+    dilations; a step per tap, per row of taps that it counts past, and per plane; the planes' dilation, and their number."""
 
-    ints = "by_cols by_rows kernel_cols kernel_rows dilation row_dilation code_step row_step plane_step"
+    ints = "by_cols by_rows kernel_cols kernel_rows dilation row_dilation code_step row_step plane_step plane_dilation planes"
 
 
 class ScatterMaxGrad(Scatter):
@@ -245,3 +248,47 @@ class ScatterMaxGradFromIndices(Record):
     """Image after image; an index outside its own image is counted in faults."""
 
     ints = "dy indices dx per_piece images source_image target_image faults"
+
+
+class Run(Record):
+    """Rows of an image that follow each other."""
+
+    ints = "first rows"
+
+
+class TransposedBlock(Record):
+    """Target rows of an image and the source rows that they need: from first_source on, in `runs` runs from number `run` on."""
+
+    ints = "first_source run runs first_target targets"
+
+
+class Transposed(Record):
+    """Bands of `lanes` planes transposed into scratch; a piece has `per_piece` of `units`, each a block of target rows of a band.
+
+    source_row, target_row, source_cells, target_cells: elements of a row and of a plane. inner: a compiled kernel over channels
+    whose piece b makes block b; inner_block: its arguments, of which each thread has a copy of inner_words at inner_start.
+    target_start, code_start: where targets and winners lie in scratch, transposed.
+    """
+
+    ints = (
+        "per_piece units blocks planes lanes source_row source_cells target_row target_cells "
+        "block_table runs inner inner_block inner_words inner_start target_start"
+    )
+
+
+class TransposedMaxForward(Transposed):
+    """y, winners, indices and what makes a winner an index: as in MaxForward. own_start: winners of a block as they are indexed."""
+
+    ints = "x y winners indices index_image row_base col_base tap_base code_start own_start"
+
+
+class TransposedAvgForward(Transposed):
+    ints = "x y"
+
+
+class TransposedMaxGrad(Transposed):
+    ints = "dy winners dx code_start"
+
+
+class TransposedAvgGrad(Transposed):
+    ints = "dy dx"

@@ -7,7 +7,7 @@ from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.pool.common import divisors, shape_of, simplified, uniform_divisor, variant
 from pullback.cpu.pool.forward import blocked, forward_fields, winner_row_bytes
 from pullback.cpu.pool.records import RowsAvgForward, RowsMaxForward
-from pullback.cpu.pool.tuning import MOST_SPLIT_STRIDE
+from pullback.cpu.pool.tuning import SPLIT_STRIDES
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 
@@ -16,8 +16,8 @@ def can(problem: Problem) -> str | None:
     if problem.layout == "channels_last" and problem.channels_in > 1:
         return "its vectors run along rows of single elements, and channels_last has channels between them"
     stride = simplified(problem).window.stride[-1]
-    if stride > MOST_SPLIT_STRIDE:
-        return f"it splits rows in registers by strides up to {MOST_SPLIT_STRIDE}, not {stride}"
+    if stride not in SPLIT_STRIDES:
+        return f"it splits rows in registers by strides of {', '.join(map(str, SPLIT_STRIDES))}, not {stride}"
     return ordinary(problem)
 
 
@@ -28,11 +28,11 @@ def _exact_share(problem: Problem) -> float:
 
 
 @planned
-def forward_plan(problem: Problem, by_rows: bool = False) -> Plan:
-    """max_pool or avg_pool; by_rows: each piece is one output row."""
+def forward_plan(problem: Problem, rows_each: int = 0) -> Plan:
+    """max_pool or avg_pool; rows_each: output rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, is_max = shape_of(problem), problem.winner is not None
-    blocks, pieces = blocked(shape, by_rows)
+    blocks, pieces = blocked(shape, rows_each)
     fields, scratch = forward_fields(problem, shape, winner_row_bytes(problem, shape), wide_divisors=True)
     if not is_max:
         fields["share"] = _exact_share(problem)

@@ -23,7 +23,7 @@ def build(
     floor: bool = False,
     losers: bool = False,
 ) -> dict[str, Any]:
-    """The kernels for one element type, stride of the last axis (1 to 4) and winner rule."""
+    """The kernels for one element type, stride of the last axis (1, 2 or 4) and winner rule."""
     unit = lanes.times(2)
     V, SIZE, WIDE, WINNER = unit.count, lanes.size, lanes.compute_size, lanes.winner_size
     NONE = 256**WINNER - 1

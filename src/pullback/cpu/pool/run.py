@@ -44,6 +44,13 @@ def max_pool_grad(make_plan: MakePlan, problem: Problem, dy: Array, x: Array) ->
     return dx
 
 
+def max_pool_grad_by_winners(problem: Problem, dy: Array, x: Array) -> Array:
+    """max_pool_grad whose winners a forward kernel finds and keeps, all of them, before a gradient takes them."""
+    _, winners = dispatch(replace(problem, op="max_pool", return_winners=True), x)
+    dx: Array = dispatch(replace(problem, op="max_pool_grad_from_winners"), dy, winners)
+    return dx
+
+
 def max_pool_jvp(problem: Problem, t: Array, x: Array) -> Array:
     _, indices = dispatch(replace(problem, op="max_pool", return_indices=True), x)
     return take(t, indices)

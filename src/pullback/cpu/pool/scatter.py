@@ -17,15 +17,23 @@ from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.pool import channels, planes, rows
 from pullback.cpu.pool.common import Shape, Table, row_block, shape_of, simplified, variant
 from pullback.cpu.pool.forward import index_tables
-from pullback.cpu.pool.records import MANY, CodeSteps, ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
-from pullback.cpu.pool.tables import in_three, needed_rows
-from pullback.cpu.pool.tuning import SCATTER_BYTES, SPAN_ELEMENTS
+from pullback.cpu.pool.records import CHAINS, MANY, CodeSteps, ScatterMaxGrad, ScatterMaxGradFromIndices, ScatterMaxGradFromX
+from pullback.cpu.pool.tables import border_tables, in_three, needed_rows
+from pullback.cpu.pool.tuning import (
+    MOST_BORDER,
+    MOST_IMAGE_BYTES,
+    MOST_IMAGE_OUTPUTS,
+    SCATTER_BYTES,
+    SPAN_ELEMENTS,
+    TOGETHER_BYTES,
+    TOGETHER_OUTPUTS,
+)
 from pullback.cpu.refusals import ordinary
 from pullback.problem import IndexProblem, Problem
 from pullback.window import Window
 
 IN_NO_BLOCK = -(1 << 60)  # elements from anywhere
-FINDERS: dict[str, Callable[[Problem, bool], Plan]] = {
+FINDERS: dict[str, Callable[[Problem, int], Plan]] = {
     "channels": channels.forward_plan, "rows": rows.forward_plan, "planes": planes.forward_plan,
 }  # fmt: skip
 
@@ -59,7 +67,9 @@ def _tables(problem: Problem, shape: Shape) -> dict[str, Any]:
         "stride": stride, "span": span, "cells": (begins // channels * stride).astype(np.int32),
         "firsts": (begins // channels * (stride * channels) + begins % channels).astype(np.int32),
         "reach": int(tables["tap_base"].max()) + (shape.out_cols * stride - window.pad_low[-1]) * channels,
-        "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(three, shape),
+        "many": int(shape.in_rows * shape.in_row < 1 << 31), "code_steps": _code_steps(three, shape), "table_bytes": 0,
+        "offsets": np.resize(tables["tap_base"], 256).astype(np.int32),
+        "quick": 0, "border": 0, "border_count": 0, "false_codes": 0,
     }  # fmt: skip
 
 
@@ -78,7 +88,39 @@ def _code_steps(window: Window, shape: Shape) -> Table:
         "by_cols": ceil_div(1 << 16, cols_each), "by_rows": ceil_div(1 << 16, rows_each), "kernel_cols": cols_each,
         "kernel_rows": rows_each, "dilation": window.dilation[2], "row_dilation": window.dilation[1],
         "code_step": col, "row_step": row - cols_each * col, "plane_step": plane - rows_each * row,
+        "plane_dilation": window.dilation[0], "planes": window.input_size[0],
     })  # fmt: skip
+
+
+def _together(threads: int, problem: Problem, shape: Shape) -> int:
+    """How many whole images are taken together, or 0 where they are cut: large ones, or too few for all threads."""
+    outputs, size = shape.out_rows * shape.out_row, shape.in_rows * shape.in_row * shape.wide
+    if problem.op != "max_pool_grad_from_winners" or problem.winner_dtype.itemsize > 1:
+        return 0
+    if outputs > MOST_IMAGE_OUTPUTS or size > MOST_IMAGE_BYTES or shape.images < 2 * CHAINS * threads:
+        return 0
+    return CHAINS * max(1, min(TOGETHER_OUTPUTS // outputs, TOGETHER_BYTES // size) // CHAINS)
+
+
+def _image_tables(window: Window, shape: Shape, images: int) -> dict[str, Any]:
+    """Where the windows of all outputs of some images begin: as places, and their columns, rows and planes."""
+    depth, row, col = (window.starts(axis) for axis in range(3))
+    places = ((depth[:, None, None] * window.input_size[1] + row[:, None]) * window.input_size[2] + col)[
+        ..., None
+    ] * shape.channels
+    places = places + np.arange(shape.channels)
+    firsts = np.arange(images)[:, None] * (shape.in_rows * shape.in_row) + places.ravel()
+    each = [
+        np.tile(np.broadcast_to(axis, places.shape).ravel(), images)
+        for axis in (col[:, None], row[:, None, None], depth[:, None, None, None])
+    ]
+    rest = np.zeros(-firsts.size % MANY, np.int64)  # whole registers of them
+    cells = np.concatenate([np.append(axis, rest) for axis in each]).astype(np.int32)
+    border = border_tables(window, shape.channels)
+    few = len(border["border"]) <= MOST_BORDER * places.size
+    return border | {
+        "firsts": np.append(firsts, rest).astype(np.int32), "cells": cells, "table_bytes": cells.nbytes // 3, "quick": int(few),
+    }  # fmt: skip
 
 
 def _fields(threads: int, problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
@@ -96,12 +138,21 @@ def _fields(threads: int, problem: Problem, shape: Shape) -> tuple[dict[str, Any
     most_rows = int(np.diff(block_row).max(initial=0))
     places_start = round_up(most_rows * shape.in_row * shape.wide, LINE) if narrow else 0
     tables = _tables(problem, shape)
+    together = _together(threads, problem, shape)
+    if together:
+        units = shape.images
+        per_piece, pieces = cut_pieces(ceil_div(units, together), shape.moved_bytes)
+        per_piece *= together
+        places_start = round_up(together * shape.in_rows * shape.in_row * shape.wide, LINE) if narrow else 0
+        tables |= _image_tables(in_three(window), shape, together // CHAINS)
     fields = tables | {
         "dy": None, "dx": None, "per_piece": per_piece, "units": units, "blocks": blocks, "rows": shape.in_rows,
         "cols": shape.in_cols, "channels": shape.channels, "source_rows": shape.out_rows, "source_cols": shape.out_cols,
         "block_row": block_row, "need_ptr": need_ptr, "need_row": need, "places_start": places_start,
+        "together": together,
     }  # fmt: skip
-    return fields, pieces, places_start + tables["firsts"].nbytes + LINE  # the last register of a row may run past it
+    places = 4 * max(len(tables["firsts"]), together * shape.out_rows * shape.out_row)
+    return fields, pieces, places_start + places + LINE  # the last register of a row may run past it
 
 
 @planned_for_threads
@@ -120,7 +171,7 @@ def max_grad_from_x_plan(threads: int, problem: Problem, finder: str) -> Plan:
     problem = simplified(problem)
     shape = shape_of(problem)
     fields, pieces, code_start = _fields(threads, problem, shape)
-    find = FINDERS[finder](replace(problem, op="max_pool", return_winners=True), True)
+    find = FINDERS[finder](replace(problem, op="max_pool", return_winners=True), 1)
     find_start = code_start + round_up(shape.out_row * problem.winner_dtype.itemsize + slack(), LINE)
     words = round_up(len(find.template), 8)  # whole lines, so that the scratch behind them is aligned
     fields |= {

@@ -10,7 +10,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from pullback.cpu.pool.false_winners_kernel import has_false_winner, make_beyond_taps
 from pullback.cpu.pool.records import (
+    CHAINS,
     MANY,
     CodeSteps,
     MaxForward,
@@ -18,15 +20,25 @@ from pullback.cpu.pool.records import (
     ScatterMaxGradFromIndices,
     ScatterMaxGradFromX,
 )
-from pullback.cpu.pool.scatter_places_kernel import many_places, many_places_in_rows
+from pullback.cpu.pool.scatter_places_kernel import many_places, many_places_in_images, many_places_in_rows
 from pullback.cpu.simd.native import atomic_add, call_piece, copy_bytes, fill_zero, within
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.vectors import get_int, get_int32, inline, outline, stay_outline
+from pullback.cpu.simd.vectors import get_byte, get_int, get_int32, inline, outline, stay_outline
 
 AHEAD = 2048  # elements zeroed before they are reached
 
 
 code_steps_at, forward_at = records_at(CodeSteps), records_at(MaxForward, changes=True)
+
+
+@inline
+def steps_of(args):
+    """What many_places wants to know of the window."""
+    code = code_steps_at(args.code_steps, 0)
+    return (
+        args.taps, args.cols, args.plane_rows, code.by_cols, code.by_rows, code.kernel_cols, code.kernel_rows, code.dilation,
+        code.row_dilation, code.code_step, code.row_step, code.plane_step, code.plane_dilation, code.planes,
+    )  # fmt: skip
 
 
 @cache
@@ -59,11 +71,7 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
         `codes` is the one row. places: scratch for the places of many winners.
         """
         stay_outline()
-        code = code_steps_at(args.code_steps, 0)
-        steps = (
-            args.taps, args.cols, args.plane_rows, code.by_cols, code.by_rows, code.kernel_cols, code.kernel_rows, code.dilation,
-            code.row_dilation, code.code_step, code.row_step, code.plane_step,
-        )  # fmt: skip
+        steps = steps_of(args)
         cols, channels, span = args.source_cols, args.channels, args.span
         many = WINNER == 1 and args.many
         batch = max(1, span // cols)  # rows taken together, so that places are read long after they are written
@@ -117,15 +125,109 @@ def make_scatter(lanes: Any, many_places: Any, checks_rows: bool) -> tuple[Any, 
     return scatter_rows, finish
 
 
+@cache
+def make_scatter_images(lanes: Any) -> Any:
+    """scatter_images: add all outputs of some whole images, which follow each other in `out`."""
+    SIZE, WIDE = lanes.size, lanes.compute_size
+    get, get_wide, put_wide = lanes.get, lanes.get_wide, lanes.put_wide
+    beyond_taps = make_beyond_taps(lanes)
+
+    @inline
+    def are_true(args, winners, images, outputs):
+        """Whether all winners are taps inside the input."""
+        if beyond_taps(winners, images * outputs, args.taps):
+            return False
+        if args.border_count:
+            for image in range(images):
+                if has_false_winner(args, winners + image * outputs):
+                    return False
+        return True
+
+    @inline
+    def add(spot, value):
+        put_wide(spot, get_wide(spot) + get(value))
+
+    @inline
+    def add_winner(args, k, first, values, winners, out):
+        """Output k of a run of images, whose windows begin as the table says from `out` on."""
+        add(out + (first + get_int32(args.offsets + 4 * get_byte(winners + k))) * WIDE, values + k * SIZE)
+
+    @inline
+    def add_place(k, places, values, out):
+        place = get_int32(places + 4 * k)
+        if place >= 0:
+            add(out + place * WIDE, values + k * SIZE)
+
+    @outline
+    def scatter_images(args, values, winners, out, images, outputs, size, places):
+        """outputs, size: elements of dy and of dx of one image. CHAINS runs of images in turn: additions to one cell wait for each
+        other, and neighbouring windows often have the same winner.
+        """
+        stay_outline()
+        fill_zero(out, images * size * WIDE)
+        firsts, each = args.firsts, images // CHAINS
+        length = each * outputs
+        if args.quick and are_true(args, winners, images, outputs):
+            out1, out2, out3 = out + each * size * WIDE, out + 2 * each * size * WIDE, out + 3 * each * size * WIDE
+            values1, values2, values3 = values + length * SIZE, values + 2 * length * SIZE, values + 3 * length * SIZE
+            winners1, winners2, winners3 = winners + length, winners + 2 * length, winners + 3 * length
+            for k in range(length):
+                first = get_int32(firsts + 4 * k)
+                add_winner(args, k, first, values, winners, out)
+                add_winner(args, k, first, values1, winners1, out1)
+                add_winner(args, k, first, values2, winners2, out2)
+                add_winner(args, k, first, values3, winners3, out3)
+            for image in range(CHAINS * each, images):
+                at = image * outputs
+                for k in range(outputs):
+                    first = get_int32(firsts + 4 * k)
+                    add_winner(args, k, first, values + at * SIZE, winners + at, out + image * size * WIDE)
+            return
+        steps, run = steps_of(args), max(1, each)
+        for image in range(0, images, run):
+            at, count = image * outputs, min(run, images - image) * outputs
+            for j in range(0, count, MANY):
+                many_places_in_images(
+                    places + 4 * (at + j), winners + at + j, count - j, firsts + 4 * j, image * size, args.cells + 4 * j, 0,
+                    args.table_bytes, steps, images * size,
+                )  # fmt: skip
+        for k in range(length):
+            add_place(k, places, values, out)
+            add_place(k + length, places, values, out)
+            add_place(k + 2 * length, places, values, out)
+            add_place(k + 3 * length, places, values, out)
+        for k in range(CHAINS * length, images * outputs):
+            add_place(k, places, values, out)
+
+    return scatter_images
+
+
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE, WINNER = lanes.size, lanes.compute_size, lanes.winner_size
     get, get_wide, put_wide = lanes.get, lanes.get_wide, lanes.put_wide
     scatter_rows, finish = make_scatter(lanes, many_places, False)
     scatter_rows_of_planes, _ = make_scatter(lanes, many_places_in_rows, True)
 
+    scatter_images = make_scatter_images(lanes) if WINNER == 1 else None
+
+    @inline
+    def whole_images(args, first, last, scratch):
+        """Images first .. last-1, some of them together."""
+        size, outputs = args.rows * args.cols * args.channels, args.source_rows * args.source_cols * args.channels
+        for image in range(first, last, args.together):
+            count = min(args.together, last - image)
+            target = args.dx + image * size * SIZE
+            out, at = target if SIZE == WIDE else scratch, image * outputs
+            values, winners = args.dy + at * SIZE, args.winners + at * WINNER
+            scatter_images(args, values, winners, out, count, outputs, size, scratch + args.places_start)
+            finish(target, out, count * size, count * size)
+
     def max_grad(args: ScatterMaxGrad, piece, scratch):
         in_row, out_row = args.cols * args.channels, args.source_cols * args.channels
         places = scratch + args.places_start
+        if WINNER == 1 and args.together:
+            whole_images(args, piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units), scratch)
+            return
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             first, last = get_int(args.block_row + 8 * b), get_int(args.block_row + 8 * b + 8)

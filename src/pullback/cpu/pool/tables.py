@@ -238,3 +238,25 @@ def tap_places(window: Window, axis: int) -> TapPlaces:
     first = np.arange(window.kernel[axis], dtype=np.int64) * window.dilation[axis] - window.pad_low[axis]
     shift, plane = np.divmod(first, window.stride[axis])
     return TapPlaces(plane, shift)
+
+
+def border_tables(window: Window, channels: int) -> dict[str, Any]:
+    """The outputs of an image whose windows stick out of it, and which of their taps do: codes that only a false winner has.
+
+    Windows that have the same taps inside, per axis, are of one kind.
+    """
+    numbers, kinds, outside = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_)
+    for axis in range(3):
+        ranges, kind = np.unique(np.stack(window.tap_ranges(axis), axis=1), axis=0, return_inverse=True)
+        taps, outputs = np.arange(window.kernel[axis]), np.arange(window.output_size[axis])
+        out = (taps < ranges[:, :1]) | (taps >= ranges.sum(axis=1)[:, None])
+        outside = (outside[:, None, :, None] | out[:, None, :]).reshape(len(outside) * len(out), -1)
+        kinds = (kinds[:, None] * len(ranges) + kind.ravel()).ravel()
+        numbers = (numbers[:, None] * len(outputs) + outputs).ravel()
+    sticks_out = np.take(outside.any(axis=1), kinds)
+    faults = np.zeros((len(outside), 256), np.uint8)
+    faults[:, : window.tap_count] = outside
+    places = (numbers[sticks_out][:, None] * channels + np.arange(channels)).ravel()
+    border = np.stack([places, np.repeat(kinds[sticks_out], channels) * 256], axis=1).astype(np.int32)
+    border = np.concatenate([border, border[:1].repeat(-len(border) % 4, axis=0)])
+    return {"border": border, "border_count": len(border), "false_codes": faults}

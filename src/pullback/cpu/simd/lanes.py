@@ -13,6 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.engine.sizes import LINE
+from pullback.cpu.simd.bfloat16_pairs import PAIR_LANES, rounded_to_bfloat16
 from pullback.cpu.simd.masked_memory import layout_of, load_of_lanes, masked_store, vector_memory
 from pullback.cpu.simd.vectors import (
     F16,
@@ -36,24 +37,28 @@ from pullback.cpu.simd.vectors import (
 
 
 @cache
-def lanes_of(dtype: str, vector_bytes: int, winner: str = "uint8") -> Lanes:
+def lanes_of(dtype: str, vector_bytes: int, winner: str = "uint8", pairs: bool = False) -> Lanes:
     """The operations of a type, made once: what is built from them and has been compiled serves the next kernel too."""
-    return Lanes(dtype, vector_bytes, winner)
+    return Lanes(dtype, vector_bytes, winner, pairs)
 
 
 @cache
 def _several(lanes: Lanes, registers: int) -> Lanes:
-    group = Lanes(lanes.dtype, registers * lanes.vector_bytes, lanes.winner)
+    group = Lanes(lanes.dtype, registers * lanes.vector_bytes, lanes.winner, lanes.pairs)
     group.register_lanes = lanes.register_lanes
     group._make_shuffles(lanes, registers)
     return group
 
 
 class Lanes:
-    """The vector operations for one element type: computed as float32 or float64, stored as the element type."""
+    """The vector operations for one element type: computed as float32 or float64, stored as the element type.
 
-    def __init__(self, dtype: str, vector_bytes: int, winner: str = "uint8") -> None:
-        self.dtype, self.vector_bytes, self.winner = dtype, vector_bytes, winner
+    pairs: of bfloat16 with the instructions for it; then scratch holds pairs of elements, each as wide as one is computed.
+    """
+
+    def __init__(self, dtype: str, vector_bytes: int, winner: str = "uint8", pairs: bool = False) -> None:
+        self.dtype, self.vector_bytes, self.winner, self.pairs = dtype, vector_bytes, winner, pairs
+        self.name = f"{dtype}_pairs" if pairs else dtype  # in names of functions
         self.compute = "float64" if dtype == "float64" else "float32"
         self.count = vector_bytes // (8 if self.compute == "float64" else 4)
         self.size = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}[dtype]
@@ -71,7 +76,7 @@ class Lanes:
 
     def narrow(self, count: int) -> Lanes:
         """The same operations on a register of `count` lanes."""
-        return lanes_of(self.dtype, count * self.compute_size, self.winner)
+        return lanes_of(self.dtype, count * self.compute_size, self.winner, self.pairs)
 
     def _storage(self) -> Any:
         return {"float64": F64, "float32": F32, "float16": F16, "bfloat16": I16}[self.dtype]
@@ -88,6 +93,8 @@ class Lanes:
         storage = self._storage() if lanes is None else ir.VectorType(self._storage(), lanes)
         if self.dtype == "float16":
             return builder.fptrunc(value, storage)
+        if self.pairs and lanes == PAIR_LANES:
+            return rounded_to_bfloat16(builder, value)
         if self.dtype == "bfloat16":
             return float32_to_bfloat16(builder, value, storage, I32 if lanes is None else ir.VectorType(I32, lanes))
         return value

@@ -13,7 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from pullback.cpu.simd.bfloat16_pairs import add_products, both_rounded_to_bfloat16, rounded_to_bfloat16
 from pullback.cpu.simd.linked_functions import call_part
+from pullback.cpu.simd.masked_memory import masked_store
 from pullback.cpu.simd.native import emit_prefetch
 from pullback.cpu.simd.vectors import (
     I32,
@@ -27,7 +29,8 @@ from pullback.cpu.simd.vectors import (
 )
 
 # What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
-FRESH, ADDED, STREAMED = 0, 1, 2
+# Tiles of pairs can also store them rounded to bfloat16, and do so past the cache.
+FRESH, ADDED, STREAMED, ROUNDED = 0, 1, 2, 3
 
 
 def _emit_prefetches(builder: Any, base: Any, table: Any, count: Any) -> Any:
@@ -64,6 +67,20 @@ def _emit_ranges(builder: Any, table: Any, t: Any, lane: Any, vectors: int, coun
     return masks
 
 
+def _stream(builder: Any, value: Any, place: Any, align: int) -> None:
+    stored = builder.store(value, place, align=align)
+    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+def _store_rounded(builder: Any, address: Any, sums: list[Any], n: Any, past_cache: bool) -> None:
+    """n elements of a row as bfloat16; past the cache all of two vectors, which are a line."""
+    value = rounded_to_bfloat16(builder, *sums) if len(sums) == 1 else both_rounded_to_bfloat16(builder, *sums)
+    if past_cache and len(sums) == 2:
+        _stream(builder, value, pointer(builder, address, value.type), 2 * value.type.count)
+    else:
+        masked_store(builder, address, value, some_lanes(builder, n, value.type.count))
+
+
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
     _, a, a_at, a_row, a_step, b, b_at, b_unit, b_step, c, c_row, n, how, blocks, depth, *more = args
     fetched, ranged = (more, []) if len(more) == PREFETCHING else ([], more)
@@ -71,9 +88,13 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
     suffix = f"v{count}f{8 * size}"
     fma = declare(builder, f"llvm.fma.{suffix}", vector, [vector] * 3)
+    a_kind, b_kind = (I32, ir.VectorType(I32, count)) if lanes.pairs else (scalar, vector)
     none = ir.Constant(I64, 0)
     one = ir.Constant(I64, 1)
     zeros = ir.Constant(vector, [0.0] * count)
+
+    def multiply_add(a: Any, b: Any, total: Any) -> Any:
+        return add_products(builder, total, a, b) if lanes.pairs else builder.call(fma, [a, b, total])
 
     # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number.
     def row_indices(distance: Any) -> list[tuple[Any, int]]:
@@ -127,14 +148,14 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     left, a_place, b_place = builder.phi(I64), builder.phi(I64), builder.phi(I64)
     sums = [builder.phi(vector) for _ in range(rows * vectors)]
     bs = [
-        builder.load(pointer(builder, builder.add(b_place, ir.Constant(I64, v * vector_bytes)), vector), align=size)
+        builder.load(pointer(builder, builder.add(b_place, ir.Constant(I64, v * vector_bytes)), b_kind), align=size)
         for v in range(vectors)
     ]
     made = []
     for r in range(rows):
-        value = builder.load(pointer(builder, row_place(a_place, a_index[r]), scalar))
+        value = builder.load(pointer(builder, row_place(a_place, a_index[r]), a_kind))
         spread = splat_lanes(builder, value, count)
-        more_of_row = [builder.call(fma, [spread, bs[v], sums[r * vectors + v]]) for v in range(vectors)]
+        more_of_row = [multiply_add(spread, bs[v], sums[r * vectors + v]) for v in range(vectors)]
         if ranged:
             more_of_row = [
                 builder.select(lanes_met[v], value, sums[r * vectors + v]) for v, value in enumerate(more_of_row)
@@ -175,21 +196,25 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
     store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
     align, c_index = ir.Constant(I32, size), row_indices(c_row)
-    stores = {kind: builder.append_basic_block(f"store{kind}") for kind in (FRESH, ADDED, STREAMED)}
+    kinds = (FRESH, ADDED, STREAMED, ROUNDED) if lanes.pairs else (FRESH, ADDED, STREAMED)
+    stores = {kind: builder.append_basic_block(f"store{kind}") for kind in kinds}
     end = builder.append_basic_block("end")
     switch = builder.switch(how, stores[ADDED])
-    for kind in (FRESH, STREAMED):
-        switch.add_case(ir.Constant(I64, kind), stores[kind])
+    for kind in kinds:
+        if kind != ADDED:
+            switch.add_case(ir.Constant(I64, kind), stores[kind])
     for kind, block in stores.items():
         builder.position_at_end(block)
         for r in range(rows):
             base = row_place(c, c_index[r])
+            if lanes.pairs and kind in (STREAMED, ROUNDED):
+                _store_rounded(builder, base, totals[r * vectors : (r + 1) * vectors], n, kind == STREAMED)
+                continue
             for v in range(vectors):
                 place = pointer(builder, builder.add(base, ir.Constant(I64, v * vector_bytes)), vector)
                 value = totals[r * vectors + v]
                 if kind == STREAMED:
-                    stored = builder.store(value, place, align=vector_bytes)
-                    stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+                    _stream(builder, value, place, vector_bytes)
                     continue
                 if kind == ADDED:
                     value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
@@ -204,7 +229,8 @@ PLAIN_ARGUMENTS = 15  # with the number of rows
 
 
 def _name(kind: str, lanes: Any, rows: int, vectors: int, args: Any) -> str:
-    return f"{kind}_{lanes.compute}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
+    of = "pairs" if lanes.pairs else lanes.compute
+    return f"{kind}_{of}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
 
 
 def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
@@ -250,7 +276,7 @@ def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
     STREAMED. k = (blocks, depth): k-blocks, and terms of each. more = (): nothing; (ahead, table, lines): at the beginning of
     each k-block the next `lines` of a table are prefetched, from `ahead` on (all at once they would hold up the loads of the
     tile); (ranges, lane): k-block t adds to the lanes of its range only, first and how many at ranges[t], where lanes are counted
-    from `lane`, the number of the tile's first one.
+    from `lane`, the number of the tile's first one. With lanes of pairs, terms are pairs of bfloat16 (bfloat16_pairs.py).
     """
 
     @intrinsic

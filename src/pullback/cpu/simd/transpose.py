@@ -36,6 +36,17 @@ def emit_memory(operation: Any, ctx: Any, builder: Any, args: Any) -> Any:
     return emit(ctx, builder, None, args)
 
 
+def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any, ragged: bool) -> Any:
+    """Where the next row or column of a block lies. Behind the last one of a `ragged` block it is that one again: also a store of
+    no lane at all must not leave the array, since one to a page that is not there takes the processor a hundred times as long.
+    """
+    further = builder.add(place, distance)
+    if not ragged:
+        return further
+    last = builder.sub(total, ir.Constant(I64, 1))
+    return builder.select(builder.icmp_signed("<", ir.Constant(I64, number), last), further, place)
+
+
 @cache
 def make_transpose(lanes: Any, *, widen: bool) -> Any:
     """transpose(source, source_row, target, target_row, rows, cols): target[j][i] = source[i][j], distances of rows in bytes.
@@ -51,33 +62,23 @@ def make_transpose(lanes: Any, *, widen: bool) -> Any:
     def make_block(read: Any, write: Any, name: str, *, ragged: bool) -> Any:
         """One block of count x count elements, or (`ragged`) of at most so many."""
 
-        def next_place(builder: Any, place: Any, distance: Any, number: int, total: Any) -> Any:
-            """Where the next row or column lies. Behind the last one it is that one again: also a store of no lane at all must not
-            leave the array, since one to a page that is not there takes the processor a hundred times as long as others.
-            """
-            further = builder.add(place, distance)
-            if not ragged:
-                return further
-            last = builder.sub(total, ir.Constant(I64, 1))
-            return builder.select(builder.icmp_signed("<", ir.Constant(I64, number), last), further, place)
-
         def emit_block(ctx: Any, builder: Any, args: Any) -> None:
             source, source_row, target, target_row, rows, cols = args
             read_rows = []
             for i in range(count):
                 read_rows.append(emit_memory(read, ctx, builder, [source, cols]))
-                source = next_place(builder, source, source_row, i, rows)
+                source = next_place(builder, source, source_row, i, rows, ragged)
             for j, value in enumerate(transposed_registers(builder, read_rows)):
                 kept = rows
                 if ragged:
                     kept = builder.select(builder.icmp_signed("<", ir.Constant(I64, j), cols), rows, ir.Constant(I64, 0))
                 emit_memory(write, ctx, builder, [target, value, kept])
-                target = next_place(builder, target, target_row, j, cols)
+                target = next_place(builder, target, target_row, j, cols, ragged)
 
         @intrinsic
         def block(context, source, source_row, target, target_row, rows, cols):  # type: ignore[no-untyped-def]
             def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-                name_here = f"{name}_{lanes.dtype}_{count}_{int(widen)}"
+                name_here = f"{name}_{lanes.name}_{count}_{int(widen)}"
                 call_part(builder, name_here, args, lambda body, given: emit_block(ctx, body, given))
                 return ctx.get_dummy_value()
 

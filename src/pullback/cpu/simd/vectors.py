@@ -212,6 +212,18 @@ get_byte, _ = memory_scalar(I8, types.int64, lambda b, raw: b.zext(raw, I64), la
 get_int32, _ = memory_scalar(I32, types.int64, lambda b, raw: b.sext(raw, I64), lambda b, value: b.trunc(value, I32))
 
 
+@intrinsic
+def widen_word(context: Any, source: Any, target: Any) -> Any:
+    """16 bits of memory into 32, with zeros above."""
+
+    def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits = builder.zext(builder.load(pointer(builder, args[0], I16)), I32)
+        builder.store(bits, pointer(builder, args[1], I32), align=4)
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
 def bfloat16_to_float32(builder: Any, bits: Any, wide: Any, integer: Any) -> Any:
     shift = ir.Constant(integer, [16] * integer.count) if isinstance(integer, ir.VectorType) else ir.Constant(integer, 16)
     return builder.bitcast(builder.shl(builder.zext(bits, integer), shift), wide)
