@@ -17,6 +17,7 @@ from pullback.torch.choice import conv_outputs, conv_reason, conv_tiny, conv_uns
 from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, key_of, ops_wanted
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import mixed_conv, mixed_ops, torch_can
+from pullback.torch.pending import Pending
 from pullback.torch.taking import with_calls, without_calls
 
 
@@ -53,6 +54,8 @@ class Accelerated:
 
     def forward(self: Any, input: torch.Tensor, *more: Any) -> Any:
         """On the kernels that are chosen. What PyTorch's forward calls is its own, whatever the model around it takes."""
+        if type(input) is Pending:
+            return self.forward(input.plain(), *more)
         choices = self.__dict__.get(CHOICES)
         if choices is not None and not is_compiling() and type(input) is torch.Tensor:
             theirs: Any = super()
