@@ -18,13 +18,14 @@ import pullback as pb
 from pullback.cpu.engine.pieces import stream_from
 from pullback.cpu.engine.plan_cache import release_plans
 
-NAMES = ("slide", "flat", "group_planes", "group_cells")
+NAMES = ("slide", "flat", "slide_cells", "group_transposed", "group_planes", "group_cells")
 
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},
     {"kernel": (3, 3), "stride": 2, "padding": 1},
     {"kernel": (5, 5), "stride": 1, "padding": ((2, 0), (3, 1))},
     {"kernel": (5, 5), "stride": 2, "padding": 3},
+    {"kernel": (7, 7), "padding": 3},
     {"kernel": (2, 4), "padding": 2},
     {"kernel": (2, 5), "stride": (1, 3), "dilation": (2, 1), "padding": "same"},
 )

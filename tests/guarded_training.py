@@ -38,6 +38,8 @@ def norm_calls(channels: int, cells: int, last: bool) -> Iterator[Call]:
     numbers = [np.random.default_rng(place).integers(1, 4, channels).astype(np.float32) for place in range(4)]
     yield "batch_norm_train", [x, *numbers[:2], 1.0, True, y]
     yield "batch_norm_grad", [dy, x, *numbers[:3], y, True]
+    yield "batch_norm_grad", [dy, x, *numbers[:3], {"bias": numbers[3], "top": 6.0}]
+    yield "training_statistics", [x, 1.0]
 
 
 def calls() -> Iterator[tuple[Any, Any, Call]]:

@@ -143,6 +143,11 @@ def precision(name: str) -> AbstractContextManager[None]:
     return during(_precision, _checked_precision("precision", name))
 
 
+def what_is_set() -> tuple[int | None, str | None]:
+    """Threads and precision as set in this program, None where they are not: for keys of what depends on them."""
+    return _inside.get() or _default, _precision.get()
+
+
 def release_memory() -> int:
     """Give back to the system what is kept for future calls; how many bytes it was.
 

@@ -51,6 +51,7 @@ sgd_step = _native_or(elementwise.sgd_step)
 adam_step = _native_or(elementwise.adam_step)
 
 inverse_std = norm.inverse_std  # of so few numbers that NumPy is quick enough
+training_statistics = _native_or(norm.training_statistics)
 batch_statistics = _native_or(norm.batch_statistics)
 normalize = _native_or(norm.normalize)
 batch_norm_train = _native_or(norm.batch_norm_train)

@@ -45,8 +45,9 @@ def conv_call(op: str, rng: random.Random, dtype: str) -> Call:
     size, window, keywords = geometry(rng)
     last, groups = rng.random() < 0.5, rng.choice([1, 1, 2, 5, 16])
     each, outs = (1, 1) if groups > 4 and rng.random() < 0.6 else (rng.choice([1, 2, 3, 17]), rng.choice([1, 3, 8, 20]))
-    if rng.random() < 0.1:  # the few windows that `slide` has machine code for
-        side, size, last, groups, each, outs = rng.choice([3, 5]), (rng.randint(1, 9), rng.randint(1, 40)), False, 5, 1, 1
+    if rng.random() < 0.15:  # the few windows that `slide` and `slide_cells` have machine code for
+        side, size, last, each, outs = rng.choice([3, 5]), (rng.randint(1, 9), rng.randint(1, 40)), rng.random() < 0.5, 1, 1
+        groups = 20 if last else 5
         window, keywords = (side, side), {"stride": rng.choice([1, 2]), "padding": rng.randint(0, 4)}
     batch, c_in, c_out = rng.choice([1, 2]), groups * each, groups * outs
     x = whole_numbers(rng, (batch, *size, c_in) if last else (batch, c_in, *size), dtype)

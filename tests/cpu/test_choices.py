@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import pullback as pb
 from pullback.cpu.engine import profile_file
+from pullback.cpu.engine.profile import BUILT_IN, using
+from pullback.ops.max_pool import prepare_max_pool_grad_from_winners
+from pullback.registry import chosen_kernel
 
 HERE = Path(__file__).parent
 CACHES = {  # first, second and last level, in bytes
@@ -51,6 +58,23 @@ def test_no_chosen_kernel_loses_by_its_own_model(name: str, choices: dict[str, A
         compared += len(costs) > 0
     assert compared > len(rows) / 2
     assert {"winograd", "direct", "cells"} <= {row[3] for row in rows}
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("channels_last", (2, 20, 20, 64)), ("channels_first", (2, 64, 40, 40))])
+def test_the_slower_a_scatter_the_less_it_does(layout: str, shape: tuple[int, ...]) -> None:
+    """Of max-pool gradients from winners, over windows and strides."""
+    x = np.zeros(shape, np.float32)
+    taken = []
+    for factor in (8.0, 1.0, 1 / 8):
+        found = 0
+        for window, stride in itertools.product((2, 3, 4, 5), (1, 2, 3, 4)):
+            options: dict[str, Any] = {"stride": stride, "layout": layout, "padding": "same"}
+            y, winners = pb.max_pool(x, window, return_winners=True, **options)
+            problem = prepare_max_pool_grad_from_winners(y, winners, shape, window, **options)[0]
+            with using(replace(BUILT_IN, scatter=BUILT_IN.scatter * factor)):
+                found += chosen_kernel(problem).name == "scatter"
+        taken.append(found)
+    assert taken[0] > taken[1] > taken[2]
 
 
 def test_what_is_synthetic_says_so() -> None:

@@ -95,12 +95,14 @@ def test_what_is_said_of_each_layer(functional: bool) -> None:
     assert {name: tuple(layer.ops) for name, layer in layers.items()} == {
         "stem": ("forward", "filter gradient"),  # nobody wants the gradient of the data
         "pool": ("forward", "input gradient"),
+        "norm": ("forward", "input gradient"),
         "frozen": ("forward", "input gradient"),
         "ring": ("forward", "input gradient", "filter gradient"),
         "F.avg_pool2d": ("forward", "input gradient"),
     }
     left = {name: layer.reason for name, layer in layers.items() if layer.reason is not None}
     assert "circular" in str(left.pop("ring"))
+    assert "small" in str(left.pop("norm"))
     assert list(left) == ([] if functional else ["F.avg_pool2d"])
     assert layers["ring"].calls == 2
     for layer in found.layers:

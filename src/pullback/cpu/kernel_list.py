@@ -14,8 +14,9 @@ from pullback.cpu import crop
 from pullback.cpu.conv import cells, direct, pairs, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
-from pullback.cpu.depthwise import flat, slide
+from pullback.cpu.depthwise import flat, slide, slide_cells
 from pullback.cpu.depthwise import planes as group_planes
+from pullback.cpu.depthwise import transposed as group_transposed
 from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, transposed, whole
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd import ops as winograd
@@ -58,6 +59,8 @@ def _groups(*, gradient: bool) -> tuple[Row, ...]:
     return (
         _grouped("slide", slide, gradient),
         _grouped("flat", flat, gradient),
+        _grouped("slide_cells", slide_cells, gradient, note),
+        _grouped("group_transposed", group_transposed, gradient, note),
         _grouped("group_planes", group_planes, gradient, note),
         _grouped("group_cells", group_cells, gradient, note),
     )
@@ -76,9 +79,9 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, group_cells. channels_first: whole, separable, transposed, rows, phases (with one
-# channel, or for averages, also channels_last), slide, flat, group_planes, pointwise. Both: winners, planes, scatter, winograd,
-# cells, direct.
+# By layout. channels_last: channels, gather, slide_cells, group_cells. channels_first: whole, separable, transposed, rows, phases
+# (with one channel, or for averages, also channels_last), slide, flat, group_transposed, group_planes, pointwise. Both: winners,
+# planes, scatter, winograd, cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,

@@ -42,38 +42,78 @@ def batch_statistics(x: Array) -> tuple[Array, Array]:
     return wide.mean(axis=_over(x)).astype(x.dtype), wide.var(axis=_over(x)).astype(x.dtype)
 
 
+def training_statistics(
+    x: Array, eps: float, running: tuple[Array, Array] | None = None, momentum: float = 0.0
+) -> tuple[Array, Array, Array]:
+    """(mean, biased variance, 1 / sqrt(variance + eps)) of each channel; running means and variances are moved, in place.
+
+    running <- (1 - momentum) running + momentum new, of variances the unbiased ones.
+    """
+    wide, count = x.astype(np.float64), x.size // max(x.shape[1], 1)
+    mean, variance = wide.mean(axis=_over(x)), wide.var(axis=_over(x))
+    if running is not None:
+        for old, new in zip(running, (mean, variance * (count / max(count - 1, 1))), strict=True):
+            old[...] = (1 - momentum) * old.astype(np.float64) + momentum * new
+    inv_std = 1.0 / np.sqrt(variance + eps)
+    return mean.astype(x.dtype), variance.astype(x.dtype), inv_std.astype(x.dtype)
+
+
+def _passed(dy: Array, y: Array, top: float | None) -> Array:
+    """dy as it comes through a ReLU of result y: where y is above 0 and, if it ends at a top, below that."""
+    return relu_grad(dy, y if top is None else np.where(y >= top, np.zeros_like(y), y))
+
+
 def normalize(
     x: Array, mean: Array, inv_std: Array, scale: Array, bias: Array, relu: bool = False, add: Array | None = None,
-    out: Array | None = None,
+    out: Array | None = None, top: float | None = None,
 ) -> Array:  # fmt: skip
-    """(x - mean) * inv_std * scale + bias of each channel, then + add, then max(..., 0) with `relu`; `out` may be x or add.
+    """(x - mean) * inv_std * scale + bias of each channel, then + add, then with `relu` max(..., 0), and min(..., top).
+
+    `out` may be x or add.
 
     The gradient of inference, dy * inv_std * scale, is this too, with a mean and a bias of 0.
     """
     y = (x - _wide(mean, x)) * _wide(inv_std, x) * _wide(scale, x) + _wide(bias, x)
     if add is not None:
         y += add
-    return _stored(np.maximum(y, 0) if relu else y, x, out)
+    if relu:
+        y = np.maximum(y, 0) if top is None else np.clip(y, 0, top)
+    return _stored(y, x, out)
 
 
 def batch_norm_train(
-    x: Array, scale: Array, bias: Array, eps: float, relu: bool = False, add: Array | None = None
+    x: Array, scale: Array, bias: Array, eps: float, relu: bool = False, add: Array | None = None, top: float | None = None
 ) -> tuple[Array, Array, Array]:
-    """(y, mean, inv_std): x normalized by its own statistics, then + add, then max(..., 0) with `relu`."""
-    mean, variance = batch_statistics(x)
-    inv_std = inverse_std(variance, eps)
-    return normalize(x, mean, inv_std, scale, bias, relu, add), mean, inv_std
+    """(y, mean, inv_std): x normalized by its own statistics, then + add, then with `relu` max(..., 0), and min(..., top)."""
+    mean, _, inv_std = training_statistics(x, eps)
+    return normalize(x, mean, inv_std, scale, bias, relu, add, top=top), mean, inv_std
+
+
+def _masked(
+    dy: Array,
+    x: Array,
+    scale: Array | None,
+    mean: Array,
+    inv_std: Array,
+    y: Array | None,
+    bias: Array | None,
+    top: float | None,
+) -> Array:
+    if y is None and bias is not None and scale is not None:
+        y = normalize(x, mean, inv_std, scale, bias)
+    return dy if y is None else _passed(dy, y, top)
 
 
 def batch_norm_grad_sums(
-    dy: Array, x: Array, mean: Array, inv_std: Array, y: Array | None = None, masked_out: bool = False
-) -> tuple[Array, ...]:
+    dy: Array, x: Array, mean: Array, inv_std: Array, y: Array | None = None, masked_out: bool = False, *,
+    scale: Array | None = None, bias: Array | None = None, top: float | None = None,
+) -> tuple[Array, ...]:  # fmt: skip
     """(sum_dy, sum_dy_xhat) of each channel, which are dbias and dscale; xhat is x normalized, without scale and bias.
 
-    y: the result of a ReLU after the normalization: dy counts where it is above 0. With `masked_out` dy as it counts is a third
-    result, which a residual branch needs.
+    y: the result of a ReLU after the normalization: dy counts where it is above 0 (and below `top`). Instead of y, scale and bias
+    may be given, of which it is made again. With `masked_out` dy as it counts is a third result, which a residual branch needs.
     """
-    dy = dy if y is None else relu_grad(dy, y)
+    dy = _masked(dy, x, scale, mean, inv_std, y, bias, top)
     wide = dy.astype(np.float64)
     normalized = (x - _wide(mean, x)) * _wide(inv_std, x)
     sums = wide.sum(axis=_over(x)).astype(x.dtype), (wide * normalized).sum(axis=_over(x)).astype(x.dtype)
@@ -82,22 +122,24 @@ def batch_norm_grad_sums(
 
 def batch_norm_grad_apply(
     dy: Array, x: Array, scale: Array, mean: Array, inv_std: Array, sum_dy: Array, sum_dy_xhat: Array, count: float,
-    y: Array | None = None, out: Array | None = None,
+    y: Array | None = None, out: Array | None = None, *, bias: Array | None = None, top: float | None = None,
 ) -> Array:  # fmt: skip
     """dx from the sums over all `count` elements of a channel, which other ranks may have had a part in; `out` may be an argument.
 
-    dy is masked by y as in `batch_norm_grad_sums`, unless it is masked already and y is None.
+    dy is masked by y or bias as in `batch_norm_grad_sums`, unless it is masked already and both are None.
     """
-    dy = dy if y is None else relu_grad(dy, y)
+    dy = _masked(dy, x, scale, mean, inv_std, y, bias, top)
     normalized = (x - _wide(mean, x)) * _wide(inv_std, x)
     rest = dy - _wide(sum_dy, x) / count - normalized * (_wide(sum_dy_xhat, x) / count)
     return _stored(_wide(scale, x) * _wide(inv_std, x) * rest, x, out)
 
 
 def batch_norm_grad(
-    dy: Array, x: Array, scale: Array, mean: Array, inv_std: Array, y: Array | None = None, masked_out: bool = False
-) -> tuple[Array, ...]:
-    """(dx, dscale, dbias) of a batch normalized by its own statistics; with `masked_out` dy masked by y as a fourth."""
-    sum_dy, sum_dy_xhat, masked = batch_norm_grad_sums(dy, x, mean, inv_std, y, masked_out=True)
+    dy: Array, x: Array, scale: Array, mean: Array, inv_std: Array, y: Array | None = None, masked_out: bool = False, *,
+    bias: Array | None = None, top: float | None = None,
+) -> tuple[Array, ...]:  # fmt: skip
+    """(dx, dscale, dbias) of a batch normalized by its own statistics; with `masked_out` dy masked by y or bias as a fourth."""
+    sums = batch_norm_grad_sums(dy, x, mean, inv_std, y, True, scale=scale, bias=bias, top=top)
+    sum_dy, sum_dy_xhat, masked = sums
     dx = batch_norm_grad_apply(masked, x, scale, mean, inv_std, sum_dy, sum_dy_xhat, x.size // x.shape[1])
     return (dx, sum_dy_xhat, sum_dy, masked) if masked_out else (dx, sum_dy_xhat, sum_dy)

@@ -16,6 +16,7 @@ from pullback.torch.layers import (
     ConvTransposeLayer,
     MaxPoolLayer,
 )
+from pullback.torch.norm_layers import BatchNormLayer
 
 
 class Conv1d(ConvLayer, nn.Conv1d):
@@ -126,10 +127,29 @@ class AdaptiveAvgPool3d(AdaptiveAvgPoolLayer, nn.AdaptiveAvgPool3d):
     spatial_rank = 3
 
 
+class BatchNorm1d(BatchNormLayer, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d on our kernels."""
+
+    spatial_rank = 1
+
+
+class BatchNorm2d(BatchNormLayer, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d on our kernels."""
+
+    spatial_rank = 2
+
+
+class BatchNorm3d(BatchNormLayer, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d on our kernels."""
+
+    spatial_rank = 3
+
+
 _OURS = (
     Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
     MaxPool1d, MaxPool2d, MaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d,
     AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d,
+    BatchNorm1d, BatchNorm2d, BatchNorm3d,
 )  # fmt: skip
 SWAPS: dict[type[nn.Module], type[nn.Module]] = {getattr(nn, ours.__name__): ours for ours in _OURS}
 BACK: dict[type[nn.Module], type[nn.Module]] = {ours: theirs for theirs, ours in SWAPS.items()}

@@ -12,6 +12,8 @@ from pullback import registry
 from pullback.torch.choices import CHOICES, Choices
 from pullback.torch.layers import Accelerated
 from pullback.torch.modules import BACK, SWAPS
+from pullback.torch.norm_layers import BatchNormLayer
+from pullback.torch.pending import FUSES
 from pullback.torch.selection import Wishes, names_of, select
 from pullback.torch.taking import TAKES, calls_functions, plain_class, taking_class
 
@@ -23,11 +25,12 @@ def accelerate(
     *,
     measure: bool = True,
     tune: bool = False,
+    fuse: bool = True,
     only: Wishes | None = None,
     except_: Wishes | None = None,
     functional: bool = False,
 ) -> Model:  # fmt: skip
-    """Turn a model's convolutions and poolings into ours, in place; the model is returned.
+    """Turn a model's convolutions, poolings and batch normalizations into ours, in place; the model is returned.
 
     Parameters, state_dict, hooks and the modules themselves stay the same. Only layers of exactly PyTorch's classes are taken, so
     quantized, lazy, parametrized ones and subclasses are left alone.
@@ -37,6 +40,8 @@ def accelerate(
     gradient, filter gradient. False: fixed rules decide at each call where our kernels are expected to win, so that equal programs
     give equal bits (the two kinds of kernels round differently).
     tune: measure as soon as a layer meets a new kind of input, in calls beside the step, which then takes longer.
+    fuse: in training, batch normalizations wait for what follows: with a ReLU or ReLU6, or a sum and a ReLU, they are one pass
+    over memory, forwards and backwards. What the model does else with such a result gets a plain tensor.
     only, except_: which layers; names ("stem", "layer1.*"), classes, functions of (name, module), or several of these. A name or a
     class means what is within, too. Other layers become PyTorch's again. A name or class that no layer has is a ValueError.
     functional: also the calls of torch.nn.functional (convolutions and poolings) inside the forward of your own modules, by the
@@ -57,6 +62,9 @@ def accelerate(
             layer.__class__ = ours
         if isinstance(layer, Accelerated):
             _mark(layer, measure, tune)
+            layer.__dict__.pop(FUSES, None)
+            if fuse and isinstance(layer, BatchNormLayer):
+                layer.__dict__[FUSES] = True
     if functional:
         for module in [*callers, *(layer for layer in layers if layer not in chosen)]:
             module.__class__ = taking_class(plain_class(type(module)))
@@ -84,7 +92,7 @@ def _restore(module: nn.Module) -> None:
     kind = BACK.get(kind, kind)
     if kind is not type(module):
         module.__class__ = kind
-        for mark in (CHOICES, TAKES):
+        for mark in (CHOICES, TAKES, FUSES):
             module.__dict__.pop(mark, None)
 
 
@@ -104,7 +112,7 @@ class State:
 
 
 def _marks(module: nn.Module) -> dict[str, Any]:
-    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES) if mark in module.__dict__}
+    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES, FUSES) if mark in module.__dict__}
 
 
 @contextmanager

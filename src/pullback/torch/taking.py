@@ -18,6 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pullback.torch.calls import FUNCTIONS
+from pullback.torch.pending import plain_arguments
 
 TAKES = "pullback_takes_calls"  # attribute of such a module: whether, or whether not
 
@@ -36,6 +37,8 @@ class _Taking(TorchFunctionMode):
     ) -> Any:
         named = kwargs or {}
         function = FUNCTIONS.get(func) if _state.taking else None
+        if function is not None:
+            args, named = plain_arguments(args, named)
         if function is not None and function.why_left(*args, **named) is None:
             return function.ours(*args, **named)
         return func(*args, **named)
@@ -60,6 +63,11 @@ def with_calls(taking: bool, forward: Callable[..., Any], *args: Any, **kwargs: 
             _state.installed = False
     finally:
         _state.taking = before
+
+
+def without_calls(forward: Callable[..., Any], *args: Any) -> Any:
+    """forward(...), in which no calls are taken."""
+    return forward(*args) if not _state.taking else with_calls(False, forward, *args)
 
 
 class TakesCalls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -12,11 +13,12 @@ from conv_calls import lanes
 from cpu_calls import LAYOUTS, guarded_calls
 
 import pullback as pb
-from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise import slide, slide_cells, tuning
 from pullback.cpu.depthwise.cells_tables import cells_tables, sides_of
 from pullback.cpu.engine.machine import machine
 from pullback.ops.explain import PREPARE
 
+MODULES = {"slide": slide, "slide_cells": slide_cells}
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 GEOMETRIES: tuple[dict[str, Any], ...] = (
     {"size": (23,), "kernel": (3,), "stride": 2, "padding": 1},
@@ -29,6 +31,12 @@ GEOMETRIES: tuple[dict[str, Any], ...] = (
     {"size": (12, 12), "kernel": (2, 2), "stride": 4},
     {"size": (3, 2), "kernel": (3, 3), "padding": 3},
     {"size": (5, 6, 13), "kernel": (3, 2, 3), "stride": (1, 2, 1), "padding": 1},
+)
+# Windows that `slide` and `slide_cells` have machine code for, on rows below, at and above the columns of their strips.
+SLIDING: tuple[dict[str, Any], ...] = tuple(
+    {"size": (rows, cols), "kernel": (taps, taps), "stride": stride, "padding": padding}
+    for taps, stride in product((3, 5, 7), (1, 2))
+    for rows, cols, padding in ((3, 3, taps // 2), (9, 7, 2), (8, 17, ((taps - 1, 0), (1, taps - 1))))
 )
 GROUPS = ((15, 1, 1), (16, 1, 1), (37, 1, 1), (8, 1, 2), (8, 2, 1), (5, 3, 3), (9, 4, 4), (3, 16, 16), (4, 16, 2), (4, 2, 16))
 
@@ -57,6 +65,13 @@ def run(op: str, call: tuple[Any, ...]) -> np.ndarray:
     return getattr(pb, op)(*call[:-1], **call[-1])
 
 
+def equals_the_reference(op: str, call: tuple[Any, ...], name: str, message: str) -> None:
+    with pb.backend("reference"):
+        expected = run(op, call)
+    with pb.kernel(name):
+        np.testing.assert_array_equal(run(op, call), expected, err_msg=f"{op} {message}")
+
+
 def name_of(groups: tuple[int, int, int]) -> str:
     return "depthwise" if groups[1:] == (1, 1) else "grouped"
 
@@ -67,11 +82,26 @@ def test_whole_numbers_equal_the_reference(layout: str, dtype: Any) -> None:
     for groups in GROUPS if dtype is np.float32 else GROUPS[2:7:2]:
         for geometry in GEOMETRIES:
             for op, call in arguments(layout, groups, geometry, dtype).items():
-                with pb.backend("reference"):
-                    expected = run(op, call)
-                with pb.kernel(name_of(groups)):
-                    found = run(op, call)
-                np.testing.assert_array_equal(found, expected, err_msg=f"{op} {groups} {geometry}")
+                equals_the_reference(op, call, name_of(groups), f"{groups} {geometry}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [16, 37])
+def test_sliding_windows_equal_the_reference(layout: str, channels: int) -> None:
+    name, done = ("slide_cells" if layout == "channels_last" else "slide"), 0
+    for geometry in SLIDING:
+        for op, call in arguments(layout, (channels, 1, 1), geometry, np.float32).items():
+            if MODULES[name].can(PREPARE[op](*call[:-1], **call[-1])[0]) is None:
+                equals_the_reference(op, call, name, f"{geometry}")
+                done += 1
+    assert done >= 2 * len(SLIDING) or not machine().masks_memory
+
+
+@pytest.mark.parametrize("groups", [(20, 1, 1), (5, 3, 3), (8, 1, 2)])
+def test_transposed_arrays_give_what_the_reference_does(groups: tuple[int, int, int]) -> None:
+    for geometry in (*GEOMETRIES[:3], GEOMETRIES[4], GEOMETRIES[9]):
+        for op, call in arguments("channels_first", groups, geometry, np.float32).items():
+            equals_the_reference(op, call, "group_transposed", f"{groups} {geometry}")
 
 
 @pytest.mark.parametrize("groups", [(37, 1, 1), (5, 3, 3)])
@@ -82,10 +112,7 @@ def test_rows_too_long_for_scratch_are_done_in_segments(groups: tuple[int, int, 
         for op, call in arguments("channels_last", groups, geometry | {"size": (*rows, long)}, np.float32).items():
             problem = PREPARE[op](*call[:-1], **call[-1])[0]
             assert cells_tables(problem, sides_of(problem), True)[0]["segments"] > 1
-            with pb.backend("reference"):
-                expected = run(op, call)
-            with pb.kernel(name_of(groups)):
-                np.testing.assert_array_equal(run(op, call), expected, err_msg=f"{op} {geometry}")
+            equals_the_reference(op, call, name_of(groups), f"{geometry}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -113,10 +140,7 @@ def test_what_is_not_finite_reaches_only_what_it_touches(layout: str, groups: tu
             spoiled = call[place].copy()
             spoiled.flat[0] = spoiled.flat[-1] = value
             spoiled_call = (*call[:place], spoiled, *call[place + 1 :])
-            with pb.backend("reference"):
-                expected = run(op, spoiled_call)
-            with pb.kernel(name_of(groups)):
-                np.testing.assert_array_equal(run(op, spoiled_call), expected, err_msg=f"{op} {place}")
+            equals_the_reference(op, spoiled_call, name_of(groups), f"{place}")
 
 
 def test_refusals_say_why() -> None:
@@ -149,6 +173,12 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
 )
 def test_no_kernel_leaves_its_arrays(dtype: str, side: str, stores: str) -> None:
     seen = guarded_calls("guarded_depthwise.py", dtype, side, stores)
-    names = {"group_planes", "group_cells", *(("slide", "flat") if machine().masks_memory else ())}
+    names = {
+        "group_planes",
+        "group_cells",
+        "group_transposed",
+        "slide_cells",
+        *(("slide", "flat") if machine().masks_memory else ()),
+    }
     assert set(seen) == {f"{op}/{name}" for op in OPS for name in names}
     assert min(seen.values()) >= 10, seen

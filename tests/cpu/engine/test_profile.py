@@ -14,7 +14,7 @@ from pullback.cpu.engine import machine, profile, profile_file
 from pullback.cpu.engine.profile import BUILT_IN, FIGURES, Profile
 
 FACTORS = ("transposing", "transforming", "moving", "copying", "waiting", "calling", "sharing")
-KERNELS = ("scatter", "gather")
+KERNELS = ("scatter", "gather", "transpose")
 Variable = Callable[[str, str | None], None]
 
 
@@ -32,7 +32,7 @@ def nothing_found(monkeypatch: pytest.MonkeyPatch, variable: Variable, tmp_path:
 
 
 def test_built_in_figures_change_no_cost() -> None:
-    assert factors(BUILT_IN) == [1.0] * 9
+    assert factors(BUILT_IN) == [1.0] * 10
 
 
 def test_a_factor_is_what_a_kind_of_work_costs_in_multiply_adds() -> None:
@@ -50,7 +50,7 @@ def test_noise_is_rounded_away_and_nonsense_bounded() -> None:
         noisy = replace(
             BUILT_IN, **{name: getattr(BUILT_IN, name) * off for name in ("transpose", "transform", "l2", "scatter")}
         )
-        assert factors(noisy) == [1.0] * 9
+        assert factors(noisy) == [1.0] * 10
     assert replace(BUILT_IN, transpose=1e-3).transposing == profile.MOST_FACTOR
     assert replace(BUILT_IN, transpose=1e30).transposing == 1 / profile.MOST_FACTOR
 

@@ -61,6 +61,36 @@ def test_forward_and_gradient_are_those_of_numpy(order: str, dtype: str) -> None
         assert np.moveaxis(forward[0], 1, -1).flags.c_contiguous == np.moveaxis(x, 1, -1).flags.c_contiguous
 
 
+@pytest.mark.parametrize("order", ["last", "first"])
+@pytest.mark.parametrize("top", [None, 0.75])
+def test_a_mask_made_again_from_x_is_that_of_the_result(order: str, top: float | None) -> None:
+    for dtype, shape in (("float32", (3, V + 1, 5, 7)), ("float64", (2, 3, 9, 31))):
+        x, dy, _, scale, bias = given(shape, order, dtype)
+        y, mean, inv_std = norm.batch_norm_train(x, scale, bias, 1e-3, True, top=top)
+        assert_near((y,), reference.batch_norm_train(x, scale, bias, 1e-3, True, top=top)[:1], 3e-6)
+        assert top is None or 0 < (y == top).mean() < (y > 0).mean()
+        expected = reference.batch_norm_grad(dy, x, scale, mean, inv_std, y, masked_out=True, top=top)
+        for options in ({"y": y}, {"bias": bias}):
+            for masked_out in (False, True):
+                found = norm.batch_norm_grad(dy, x, scale, mean, inv_std, masked_out=masked_out, top=top, **options)
+                assert_near(found, expected if masked_out else expected[:3], 2e-5)
+        np.testing.assert_array_equal(found[3], np.where((y > 0) & (y < (top or np.inf)), dy, 0))
+
+
+@pytest.mark.parametrize("order", ["last", "first"])
+def test_running_statistics_move_in_place(order: str) -> None:
+    for dtype in ("float32", "float64"):
+        x, *_, mean, variance = given((3, 2 * V + 1, 4, 5), order, dtype)
+        ours, theirs = [[array.copy() for array in (mean, variance)] for _ in range(2)]
+        found = norm.training_statistics(x, 1e-3, (ours[0], ours[1]), 0.3)
+        expected = reference.training_statistics(x, 1e-3, (theirs[0], theirs[1]), 0.3)
+        assert_near((*found, *ours), (*expected, *theirs), 3e-6 if dtype == "float32" else 1e-13)
+        unbiased = x.astype(np.float64).var(axis=(0, 2, 3), ddof=1)
+        np.testing.assert_allclose(ours[1], 0.7 * variance.astype(np.float64) + 0.3 * unbiased, rtol=1e-5)
+    with pytest.raises(ValueError, match="in place"):
+        norm.training_statistics(x, 1e-3, (mean[::-1], variance), 0.3)
+
+
 @pytest.mark.parametrize("order", ["between", "gaps"])
 def test_other_memory_orders(order: str) -> None:
     x, dy, add, scale, bias = given((3, 4, 5, 6), order, np.float32)

@@ -10,6 +10,8 @@ from pullback.cpu.depthwise.emit_kernel import Emit
 from pullback.cpu.simd.native import LINE, emit_prefetch
 from pullback.cpu.simd.vectors import I32, constant_vector, splat_lanes
 
+KEPT_TAPS = 3  # of a row of a window whose weights all stay in registers
+
 
 class Strip(Emit):
     """Vector operations on a strip of columns, as many as a vector has lanes."""
@@ -91,9 +93,14 @@ class Strip(Emit):
                 found.append(builder.shuffle_vector(*halves, order))
         return found
 
-    def weights(self, at: Any, row_step: Any, column_step: Any, taps: int) -> list[list[Any]]:
+    def weights(self, at: Any, row_step: Any, column_step: Any, taps: int) -> Any:
+        """weight(a, b): in every lane. Those of a small window stay in registers; others are read where they are used."""
         builder = self.builder
-        return [
-            [self.splat(builder.add(at, builder.add(self.times(row_step, a), self.times(column_step, b)))) for b in range(taps)]
-            for a in range(taps)
-        ]
+
+        def weight(a: int, b: int) -> Any:
+            return self.splat(builder.add(at, builder.add(self.times(row_step, a), self.times(column_step, b))))
+
+        if taps > KEPT_TAPS:
+            return weight
+        known = [[weight(a, b) for b in range(taps)] for a in range(taps)]
+        return lambda a, b: known[a][b]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pullback.cpu.conv.common import moved_bytes
+from pullback.cpu.conv.common import lanes_of, moved_bytes
 from pullback.cpu.conv.sweep import forward_phase, gradient_phases
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.common import group_channels, groups_pay, run_padded_filter_gradient, run_padded_gather, wide
@@ -183,6 +183,23 @@ def _blocks(problem: Problem) -> Blocks:
     }  # fmt: skip
     most_taps = areas * max(row["end_tap"] - row["first_tap"] for row in table)
     return Blocks(given, area_start + round_up(areas * area_bytes + slack(), LINE), plane_rows, most_taps)
+
+
+def time_of(problem: Problem) -> float:
+    """About how long it takes, in the unit of tuning.PLANES_TIME."""
+    given, unit = _blocks(problem).given, tuning.PLANES_TIME
+    lanes, phases, outs = lanes_of(problem), given["phases"], given["group_out_channels"]
+    blocks = problem.batch * problem.groups * given["blocks"]
+    areas = given["group_in_channels"] * len(given["depth_sources"]) / given["depths"]
+    taps = len(given["tap_offsets"]) / phases
+    unpacked, made = blocks * areas * given["area_rows"] * given["stride_h"], blocks * given["block_rows"] * outs
+    strided = max(given["stride_h"], given["stride_w"], phases) > 1
+    vectors = (unpacked * given["stride_w"] * given["area_cols"] + made * given["cols"]) / lanes
+    products = made * given["pitch"] / machine().vector_bytes * taps * areas / given["phases_w"]
+    time = blocks * unit.block + (unpacked + made) * (unit.row + strided * unit.strided_row) + vectors * unit.vector
+    if problem.op != "conv_grad_filter":
+        return float(time + products * unit.product)
+    return float(time + products * unit.filter_product + blocks * areas * taps * outs * unit.filter_tap)
 
 
 @planned

@@ -260,3 +260,29 @@ class SlideProducts(SlidePlanes, FilterPieces):
     """Filter gradient; units are blocks of images. own_start: the vectors of sums in scratch."""
 
     ints = "own_start"
+
+
+# --- channels_last in place: slide_cells.py
+
+
+class SlideCells(Record):
+    """slide_cells_kernel.py: cells in blocks of rows. low: the source row and column of the first tap of target cell 0."""
+
+    ints = (
+        "source channels source_rows source_cols source_cell source_pitch rows cols target_cell target_pitch "
+        "low_h low_w stride blocks block_rows "
+        "parts part_channels "  # channels that a piece takes together
+        "units per_piece"
+    )
+
+
+class SlideCellsGather(SlideCells):
+    """Forward, or an input gradient of stride 1, whose window is reversed; units are parts of blocks of images."""
+
+    ints = "weights target weight_start weight_row weight_column stream"  # whether to use non-temporal stores
+
+
+class SlideCellsProducts(SlideCells):
+    """Filter gradient: pieces are chunks of `per_piece` units (blocks of images) of a part."""
+
+    ints = "dy sums sums_bytes chunks"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.conv.common import lanes_of, moved_bytes
-from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise import flat, tuning
 from pullback.cpu.depthwise.common import in_place_can, near, run_filter_gradient, run_gather, several_groups, wide
 from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_add
 from pullback.cpu.depthwise.records import SLIDE_SPARE, SlideGather, SlideInterleave, SlideProducts
@@ -31,16 +31,19 @@ def can(problem: Problem) -> str | None:
     size, stride = window.kernel[0], window.stride[0]
     square = (window.kernel, window.stride, window.dilation) == ((size, size), (stride, stride), (1, 1))
     if not square or size not in tuning.SLIDE_SIZES or stride not in tuning.SLIDE_STRIDES:
-        windows = " and ".join(f"{n}x{n}" for n in tuning.SLIDE_SIZES)
+        windows = ", ".join(f"{n}x{n}" for n in tuning.SLIDE_SIZES)
         return f"its windows are constants of the machine code: {windows}, undilated, with stride 1 or 2"
+    if problem.op == "conv_grad_filter" and size > tuning.SLIDE_PRODUCTS:
+        return f"sums of more than {tuning.SLIDE_PRODUCTS}x{tuning.SLIDE_PRODUCTS} taps do not fit the registers"
     return None
 
 
 def pays(problem: Problem) -> str | None:
     if (refused := several_groups(problem)) is not None:
         return refused
-    cols = problem.window.output_size[1]
-    if cols >= tuning.SLIDE_USED_LANES * round_up(cols, lanes_of(problem)):
+    cols, size = problem.window.output_size[1], problem.window.kernel[0]
+    used = tuning.SLIDE_USED_LANES[size] if flat.can(problem) is None else tuning.SLIDE_FEWEST_LANES
+    if cols >= used * round_up(cols, lanes_of(problem)):
         return None
     return "its vectors hold columns of one row, and these fill them badly"
 

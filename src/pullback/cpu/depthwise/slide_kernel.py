@@ -37,7 +37,7 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
             strip = Strip(lanes, builder, stride)
             source_rows, source_cols, cols = strip.fields(ctx, args, args_at, "source_rows source_cols cols")
             low_h, low_w, weight_row, weight_column = strip.fields(ctx, args, args_at, "low_h low_w weight_row weight_column")
-            factors = strip.weights(weights, weight_row, weight_column, taps)
+            weight = strip.weights(weights, weight_row, weight_column, taps)
             first = builder.add(strip.times(column, stride), low_w)
             firsts = [builder.add(first, strip.number(u * V * stride)) for u in range(vectors)]
             masks = [strip.masks(each, source_cols, taps) for each in firsts]
@@ -59,7 +59,7 @@ def _make_gather(lanes: Any, taps: int, stride: int, vectors: int) -> Any:
                             if 0 <= a < taps:
                                 for b in range(taps):
                                     place = q * vectors + u
-                                    found[place] = strip.fma_where(met[u][b], cells[b], factors[a][b], found[place])
+                                    found[place] = strip.fma_where(met[u][b], cells[b], weight(a, b), found[place])
                     return found
 
                 return strip.if_row(row, source_rows, sums, add)
@@ -107,7 +107,7 @@ def _make_interleave(lanes: Any, taps: int, stride: int) -> Any:
             strip = Strip(lanes, builder, 1)
             source_rows, source_cols, rows, cols = strip.fields(ctx, args, args_at, "source_rows source_cols rows cols")
             low_h, low_w, weight_row, weight_column = strip.fields(ctx, args, args_at, "low_h low_w weight_row weight_column")
-            factors = strip.weights(weights, weight_row, weight_column, taps)
+            weight = strip.weights(weights, weight_row, weight_column, taps)
             first = builder.sub(column, strip.number(reach))
             masks = strip.masks(first, source_cols, reach + 1)
             pitch, target_pitch = strip.times(source_cols, SIZE), strip.times(cols, SIZE)
@@ -124,7 +124,7 @@ def _make_interleave(lanes: Any, taps: int, stride: int) -> Any:
                     for a in range(taps):
                         for b in range(taps):
                             cell, place = reach - b // stride, a * stride + b % stride  # column k - b // stride
-                            found[place] = strip.fma_where(masks[cell], cells[cell], factors[a][b], found[place])
+                            found[place] = strip.fma_where(masks[cell], cells[cell], weight(a, b), found[place])
                     return found
 
                 return strip.if_row(row, source_rows, sums + [strip.zero] * (taps * stride - len(sums)), add)

@@ -6,6 +6,8 @@ machine.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 MOST_GROUP_CHANNELS = 16  # in a group on either side, beyond which `direct` fills its vectors
 # Time of a multiplication of spread channels over one of `direct`, and of spreading a cell over the same (8, 16 channels a group).
 SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
@@ -21,9 +23,15 @@ FLAT_MASKS_BYTES = 8 << 10  # of all masks: they must stay in the first-level ca
 MOST_FLAT_MASKS_BYTES = 16 << 20  # where the kernel is asked for by name
 SLIDE_BLOCK_BYTES = 32 << 10  # target rows of a block, which may wait in scratch for a non-temporal copy
 SLIDE_BLOCK_ROWS = 8  # the fewest of a block: the rows above it are read again
-SLIDE_SIZES = (3, 5)  # of the windows that machine code is made for
+SLIDE_SIZES = (3, 5, 7)  # of the windows that machine code is made for
 SLIDE_STRIDES = (1, 2)
-SLIDE_USED_LANES = 0.6  # share of the lanes of a row's vectors that must hold columns
+SLIDE_PRODUCTS = 5  # the largest window of a filter gradient
+SLIDE_CELLS_UNITS = 64  # parts of blocks of all images, where these stay worth it
+SLIDE_CELLS_CHANNELS = 64  # the fewest channels of a part: some lines of each cell
+SLIDE_CELLS_IMAGE = 544 << 10  # the largest image of a filter gradient, in bytes
+SLIDE_CELLS_HALOS = 3  # the fewest target rows of a block, in rows that it reads above or below them
+# Share of the lanes of a row's vectors that must hold columns: where `flat` could run, by the size of windows; where it could not.
+SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2
 
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
 PIECE_SUMS_BYTES = 4 << 20  # of all pieces of a filter gradient together, channels_last
@@ -31,3 +39,28 @@ LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of 
 BLOCKS_EACH = 4  # for each thread, where no sum is cut, channels_last
 HALOS_PER_BLOCK = 3  # the fewest rows of a block of a filter gradient, in halos
 ADD_BLOCK = 1024  # elements of a filter that are added at a time
+
+
+class PlanesTime(NamedTuple):
+    """Of `group_planes`, in ns on one core of the machine it was measured on: only its ratio to TransposedTime counts."""
+
+    block: float = 54
+    row: float = 1.1  # unpacked or made
+    strided_row: float = 10.7  # more, where a stride takes rows apart
+    vector: float = 3.8  # unpacked or made
+    product: float = 0.34  # of vectors
+    filter_product: float = 0.56
+    filter_tap: float = 4.2  # of a block
+
+
+class TransposedTime(NamedTuple):
+    """Of `group_transposed`, in the same unit."""
+
+    call: float = 26000  # more than that of one kernel
+    vector: float = 8.6  # transposed, copied and made
+    product: float = 0.5
+    spread: float = 0.4  # vector of a cell, where groups have several channels
+    row: float = 0.54  # of taps, for a vector of channels of a target row
+
+
+PLANES_TIME, TRANSPOSED_TIME = PlanesTime(), TransposedTime()

@@ -28,7 +28,8 @@ class Order(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _order(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> Order | None:
+def order_in(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> Order | None:
+    """How an array of this shape, strides in bytes and itemsize lies; None where there are gaps, or elements that are met twice."""
     many = sorted((axis for axis, length in enumerate(shape) if length > 1), key=lambda axis: -strides[axis])
     expected = size
     for axis in reversed(many):
@@ -42,7 +43,7 @@ def _order(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> Order
 
 def order_of(array: Array) -> Order | None:
     """How an array lies in memory; None where there are gaps, or elements that are met twice."""
-    return _order(array.shape, array.strides, array.itemsize)
+    return order_in(array.shape, array.strides, array.itemsize)
 
 
 def dense(array: Array) -> tuple[Array, Order]:

@@ -95,6 +95,7 @@ def tasks(dtypes: Sequence[str] = FLOAT_NAMES, *, wide: bool = False) -> list[Ta
 def _conv_shapes() -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], int]]:
     """(channels in and out and groups), taps, stride."""
     yield from product(CONV_CHANNELS, CONV_TAPS, (1, 2))
+    yield from product(((32, 32, 32),), ((7, 7),), (1, 2))  # the largest window that has machine code of its own
     lanes = machine().vector_bytes // 4
     for vectors, taps in product(range(1, 6), ((3,), (3, 3))):  # Winograd's tiles are as wide as the channels fill vectors
         yield (vectors * lanes, vectors * lanes, 1), taps, 1

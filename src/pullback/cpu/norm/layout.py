@@ -17,6 +17,7 @@ from pullback.cpu.engine.pieces import slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.engine.words import float_word
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.norm.records import Merge, Planes, Rows
 from pullback.rules import Array
@@ -55,9 +56,19 @@ def seen(op: str, x: Array) -> tuple[Array, Order, Shape]:
     if x.ndim < 2 or not x.size:
         raise ValueError(f"{op}: x must have the shape (N, C, ...) and elements, not the shape {x.shape}")
     given, order = dense(x)
+    return given, order, shape_of(order, x.shape[1], x.dtype)
+
+
+def shape_of(order: Order, channels: int, dtype: np.dtype[Any]) -> Shape:
+    """The shape of an array that lies in this order."""
     place = order.axes.index(1)
     outer, inner = math.prod(order.memory_shape[:place]), math.prod(order.memory_shape[place + 1 :])
-    return given, order, Shape(x.dtype, outer, x.shape[1], inner)
+    return Shape(dtype, outer, channels, inner)
+
+
+def top_word(top: float | None) -> int:
+    """What a ReLU ends at, as records have it: no number is above NaN."""
+    return float_word(math.nan if top is None else top)
 
 
 def per_channel(op: str, name: str, values: Array, shape: Shape) -> Array:

@@ -1,4 +1,4 @@
-"""Normalizing channels in one pass: (x - mean) * inv_std * scale + bias, then something added and a ReLU where asked."""
+"""Normalizing channels in one pass: (x - mean) * inv_std * scale + bias, plus something, and a ReLU with or without a top."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 value = value + load(args.add + at, n)
             if args.relu:
                 value = choose(greater(zero(0.0), value), zero(0.0), value)
+                value = choose(greater(value, zero(args.top)), zero(args.top), value)
             store(args.y + at, value, n)
 
         return cell

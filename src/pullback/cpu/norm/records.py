@@ -44,7 +44,11 @@ class Merge(Record):
 
 
 class MergeStatistics(Merge):
-    ints = "mean variance"
+    """mean, variance: results. inv_std: 1 / sqrt(variance + eps), or 0. running_mean, running_variance: moved by the share
+    `momentum` towards the mean and the unbiased variance, or 0."""
+
+    ints = "mean variance inv_std running_mean running_variance"
+    floats = "eps momentum"
 
 
 class MergeGradient(Merge):
@@ -54,9 +58,10 @@ class MergeGradient(Merge):
 
 
 class Normalize(Record):
-    """add: what is added before the ReLU, 0 for nothing; relu: whether there is one."""
+    """add: what is added before the ReLU, 0 for nothing; relu: whether there is one; top: what it ends at, NaN for nothing."""
 
     ints = "x mean inv_std scale bias add y relu"
+    floats = "top"
 
 
 class NormalizeRows(Rows, Normalize):
@@ -67,10 +72,18 @@ class NormalizePlanes(Planes, Normalize):
     pass
 
 
-class GradientSums(Record):
-    """y: the result of a ReLU, by which dy is masked, or 0; masked: where masked dy is stored, or 0."""
+class Masked(Record):
+    """y: the result of a ReLU, by which dy is masked, or 0. bias: where it is not 0, y is made again of x, scale and bias instead.
+    top: what the ReLU ends at, NaN for nothing."""
 
-    ints = "dy x y masked mean partials"
+    ints = "dy x y mean inv_std scale bias"
+    floats = "top"
+
+
+class GradientSums(Masked):
+    """masked: where masked dy is stored, or 0."""
+
+    ints = "masked partials"
 
 
 class GradientSumsRows(Rows, GradientSums):
@@ -81,10 +94,10 @@ class GradientSumsPlanes(Planes, GradientSums):
     pass
 
 
-class GradientApply(Record):
+class GradientApply(Masked):
     """count: of the elements of a channel, over which both sums were made."""
 
-    ints = "dy x y scale mean inv_std sum_dy sum_dy_xhat dx"
+    ints = "sum_dy sum_dy_xhat dx"
     floats = "count"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.norm.records import MergeStatistics, StatisticsPlanes, StatisticsRows
-from pullback.cpu.simd.doubles import make_doubles
+from pullback.cpu.simd.doubles import make_doubles, make_square_root
 from pullback.cpu.simd.vectors import choose, greater, inline
 
 FEW = 8  # rows that make a shift
@@ -29,7 +29,7 @@ def build(lanes: Any) -> dict[str, Any]:
         lanes.put,
     )
     double, widen, narrow = make_doubles(lanes)
-    wide, wide_fma = double.splat, double.fma
+    wide, wide_fma, root = double.splat, double.fma, make_square_root(double)
     many = lanes.times(AT_ONCE)
     M, load_many, load_many_some, splats, fmas, add_many = (
         many.count,
@@ -115,6 +115,11 @@ def build(lanes: Any) -> dict[str, Any]:
             put(target + args.channels * SIZE, add_many(totals) + add_lanes(total))
             put(target + 2 * args.channels * SIZE, add_many(squares) + add_lanes(square))
 
+    @inline
+    def move(running, new, momentum, n):
+        old = widen(load_some(running, n)) * wide(1.0 - momentum)
+        store_some(running, narrow(wide_fma(new, wide(momentum), old)), n)
+
     def merge(args: MergeStatistics, piece, scratch):
         pitch = args.width * SIZE
         for c in range(piece * args.block, min(piece * args.block + args.block, args.channels), V):
@@ -138,7 +143,14 @@ def build(lanes: Any) -> dict[str, Any]:
                     deviations = deviations + wide_fma(away * away, wide(terms), own)
                     at += args.channels * SIZE
             variance = deviations / wide(args.count)
+            variance = choose(greater(wide(0.0), variance), wide(0.0), variance)
             store_some(args.mean + c * SIZE, narrow(mean), n)
-            store_some(args.variance + c * SIZE, narrow(choose(greater(wide(0.0), variance), wide(0.0), variance)), n)
+            store_some(args.variance + c * SIZE, narrow(variance), n)
+            if args.inv_std:
+                store_some(args.inv_std + c * SIZE, narrow(wide(1.0) / root(variance + wide(args.eps))), n)
+            if args.running_mean:
+                unbiased = variance * wide(args.count / max(args.count - 1, 1))
+                move(args.running_mean + c * SIZE, mean, args.momentum, n)
+                move(args.running_variance + c * SIZE, unbiased, args.momentum, n)
 
     return {"rows": rows, "planes": planes, "merge": merge}

@@ -14,6 +14,7 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import cut_pieces, slack
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.records import Record
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.pool import channels, choice, gather, phases, planes, records, rows, tuning
@@ -87,8 +88,11 @@ def _cuts(problem: Problem) -> Iterator[Cut]:
     source_row, target_row = (shape.in_row, shape.out_row) if forward else (shape.out_row, shape.in_row)
     code = problem.winner_dtype.itemsize if problem.winner else 0
     each_source, each_target = shape.wide + (0 if forward else code), shape.wide + (2 * code if forward else 0)
-    wanted = [d * rows for d in range(depths, 0, -1) if depths % d == 0] + [r for r in range(rows - 1, 0, -1) if rows % r == 0]
+    wanted = [d * rows for d in range(depths, 0, -1) if depths % d == 0]
+    # Blocks of the inner kernel go on from plane to plane, so of several planes they must divide one.
+    wanted += [r for r in range(rows - 1, 0, -1) if rows % r == 0 or (depths == 1 and ceil_div(rows, ceil_div(rows, r)) == r)]
     register = machine().vector_bytes // shape.wide
+    most = min(tuning.TRANSPOSED_BYTES, max(tuning.LEAST_TRANSPOSED_BYTES, shape.moved_bytes // 64))  # pieces for many threads
     for registers in (4, 2, 1):
         bands = ceil_div(shape.images, registers * register)
         lanes = round_up(ceil_div(shape.images, bands), register)
@@ -96,7 +100,7 @@ def _cuts(problem: Problem) -> Iterator[Cut]:
             planes, lines = max(1, count // rows), min(count, rows)
             span = (_reach(window, 0, planes, forward) - 1) * source_rows + _reach(window, 1, lines, forward)
             taken = lanes * (span * source_row * each_source + count * target_row * each_target)
-            if taken <= tuning.TRANSPOSED_BYTES or (registers == 1 and count == 1 and taken <= tuning.MOST_TRANSPOSED_BYTES):
+            if taken <= most or (registers == 1 and count == 1 and taken <= tuning.MOST_TRANSPOSED_BYTES):
                 yield Cut(lanes, count, span)
                 break
 
@@ -135,7 +139,8 @@ def _block_tables(window: Window, forward: bool, rows_each: int) -> tuple[Table,
             own = [{"first": plane * source_rows + first, "rows": count} for plane in planes for first, count in found]
             blocks.append({
                 "first_source": own[0]["first"] if own else 0, "run": len(runs), "runs": len(own),
-                "first_target": d * rows + number * lines_each, "targets": planes_each * lines_each,
+                "first_target": d * rows + number * lines_each,
+                "targets": planes_each * min(lines_each, rows - number * lines_each),
             })  # fmt: skip
             runs += own
     return records.TransposedBlock.table(blocks), records.Run.table(runs or [{"first": 0, "rows": 0}])
@@ -148,13 +153,13 @@ def cost(problem: Problem) -> tuple[float, Cut]:
     rows = math.prod(_targets(window, forward))
     source_row, target_row = (shape.in_row, shape.out_row) if forward else (shape.out_row, shape.in_row)
     taps = shape.out_rows * shape.out_cols * window.tap_count / max(1, rows * target_row)  # of a target, on average
-    tap = tuning.TRANSPOSED_TAP[problem.op]
+    tap, element = tuning.TRANSPOSED_TAP[problem.op], tuning.TRANSPOSED_ELEMENT * profile().pooling("transpose")
     register = machine().vector_bytes // shape.wide
     best: tuple[float, Cut] | None = None
     for cut in _cuts(problem):
-        moved = rows // cut.rows * cut.span * source_row + rows * target_row
+        moved = ceil_div(rows, cut.rows) * cut.span * source_row + rows * target_row
         cells = rows * target_row * (tuning.TRANSPOSED_CELL + tap * taps * cut.lanes / register)
-        found = ceil_div(shape.images, cut.lanes) * (moved * cut.lanes * tuning.TRANSPOSED_ELEMENT + cells)
+        found = ceil_div(shape.images, cut.lanes) * (moved * cut.lanes * element + cells)
         if best is None or found < best[0]:
             best = found, cut
     assert best is not None

@@ -38,7 +38,7 @@ class _Codes:
     """Winners as what is transposed: of the same width in arrays and in scratch."""
 
     def __init__(self, lanes: Any) -> None:
-        self.dtype, self.count = f"winner_{lanes.winner}", lanes.count
+        self.name, self.count = f"winner_{lanes.winner}", lanes.count
         self.size = self.compute_size = lanes.winner_size
         self.load = self.load_wide = lanes.load_winners
         self.load_some = self.load_wide_some = lanes.load_winners_some

@@ -1,14 +1,13 @@
 """What Winograd costs against a plain sum, in vector multiply-adds on one core: measured on a few shapes, meant for all.
 
 The numbers of tuning.py are those of one machine; on others each is multiplied by what its kind of work costs there (profile.py).
+Passes over a filter or over sums go with the caches that they are written to.
 """
 
 from __future__ import annotations
 
 from pullback.cpu.conv.cells import costs
-from pullback.cpu.conv.direct import taps_met
 from pullback.cpu.conv.pairs import cost_of_term
-from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import ceil_div, round_up
@@ -29,17 +28,16 @@ def _far(total_bytes: int) -> float:
 
 
 def _plain_cost(problem: Problem, shape: Shape) -> float:
-    """Of the better of the kernels that would run instead. One over channels leaves out most taps that meet no cell."""
+    """Of the better of the kernels that would run instead."""
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
     terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
         return terms * ceil_div(shape.out_channels, shape.lanes) * cost_of_term(problem)
     over_cells, over_channels = costs(problem)
-    over_channels *= taps_met(sweep_of(problem)) * cost_of_term(problem)
     packing = (
         shape.groups * problem.window.tap_count * shape.in_channels * ceil_div(shape.out_channels, shape.lanes) * tuning.PACK
     )
-    return packing * profile().copying + terms * min(over_cells, over_channels) / shape.lanes
+    return packing * profile().copying + terms * min(over_cells, over_channels * cost_of_term(problem)) / shape.lanes
 
 
 def _transforms(problem: Problem, shape: Shape) -> tuple[int, float, float]:
@@ -58,7 +56,7 @@ def _convolve_cost(problem: Problem, shape: Shape) -> float:
     tiles, read, write = _transforms(problem, shape)
     cut = cut_convolution(shape)
     read *= ceil_div(shape.out_channels, cut.panel_block * packed.panel)
-    terms, weight, chunks = shape.k_blocks * shape.in_channels, tuning.FILTER * profile().transforming, 1
+    terms, weight, chunks = shape.k_blocks * shape.in_channels, tuning.FILTER * profile().copying, 1
     per_weight = weight + _far(packed.total)
     if cut.k_chunk:  # the filter is transformed for each block, and never leaves the cache
         per_weight, chunks = weight * ceil_div(shape.positions, cut.block), ceil_div(shape.in_channels, cut.k_chunk)
@@ -76,9 +74,7 @@ def _filter_gradient_cost(problem: Problem, shape: Shape) -> float:
     products *= _padded_vectors(min(shape.out_channels, tuning.MOST_CHANNELS), lanes) * cut.dy_blocks * tuning.SLOWER
     transforms = tiles * (tuning.TABLE * (cut.x_blocks + cut.dy_blocks) + read * (cut.dy_blocks * x + cut.x_blocks * dy))
     sums = shape.groups * shape.k_blocks * shape.in_channels * dy * shape.points
-    finish = (tuning.FINISH + tuning.ADD * cut.splits) * profile().transforming + _far(
-        sums * cut.splits * machine().vector_bytes
-    )
+    finish = (tuning.FINISH + tuning.ADD * cut.splits) * profile().copying + _far(sums * cut.splits * machine().vector_bytes)
     return tuning.CALL * profile().calling + products + transforms + sums * finish
 
 

@@ -1,0 +1,261 @@
+"""Batch normalization of tensors on our kernels, with a ReLU and a sum in the same pass; derivatives of derivatives are PyTorch's.
+
+What a ReLU lets through is found again from x in the backward pass, so that its result need not be kept or read for that; only
+where something was added to x's normalization, the result itself is kept. Kernels are run on addresses: a network has many small
+layers of this kind, and what a call costs in Python shows.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pullback.cpu.engine.dense import Order, order_in
+from pullback.cpu.engine.memory import SMALLEST, new_array
+from pullback.cpu.engine.words import float_word
+from pullback.cpu.norm.gradient import apply_plan, gradient_plans
+from pullback.cpu.norm.layout import Shape, shape_of, top_word
+from pullback.cpu.norm.normalize import normalize_plan
+from pullback.cpu.norm.statistics import statistics_plans
+from pullback.torch.autograd import is_plain
+from pullback.torch.kernels import NAMESPACE
+
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Lying(NamedTuple):
+    """How a tensor lies in memory: as kernels see it, and as a result of the same form is made."""
+
+    shape: Shape
+    order: Order
+
+
+@lru_cache(maxsize=4096)
+def _lying(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Lying | None:
+    known = _NUMPY[dtype]
+    order = order_in(size, tuple(known.itemsize * step for step in strides), known.itemsize)
+    return None if order is None else Lying(shape_of(order, size[1], known), order)
+
+
+def lying(x: torch.Tensor) -> Lying | None:
+    """None where there are gaps, or elements that are met twice."""
+    return _lying(x.shape, x.stride(), x.dtype)
+
+
+def _like(x: torch.Tensor, how: Lying) -> torch.Tensor:
+    """Memory for a result that lies as x does; large ones are recycled."""
+    if how.shape.nbytes < SMALLEST:
+        return torch.empty_like(x)
+    memory = new_array(how.order.memory_shape, how.shape.dtype)
+    return torch.from_numpy(memory if how.order.back is None else memory.transpose(how.order.back))
+
+
+def lying_as(tensor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The tensor in x's memory order; PyTorch copies with several threads."""
+    return tensor if tensor.stride() == x.stride() else torch.empty_like(x).copy_(tensor)
+
+
+@cache
+def _constant(value: float, channels: int, dtype: torch.dtype) -> torch.Tensor:
+    """Scales and biases where there are none; never written to."""
+    return torch.full((channels,), value, dtype=dtype)
+
+
+def _scale(weight: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    return _constant(1.0, x.shape[1], x.dtype) if weight is None else weight
+
+
+def _shift(bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    return _constant(0.0, x.shape[1], x.dtype) if bias is None else bias.detach()
+
+
+def fits(parameters: tuple[torch.Tensor | None, ...], x: torch.Tensor) -> bool:
+    """Whether parameters and buffers are plain, and one number of x's dtype for each channel."""
+    channels, dtype = x.shape[1:2], x.dtype
+    for tensor in parameters:
+        if tensor is not None and not (
+            type(tensor) in _PLAIN
+            and tensor.dtype is dtype
+            and tensor.shape == channels
+            and tensor.is_cpu
+            and tensor.stride() == (1,)
+        ):
+            return False
+    return True
+
+
+class Statistics(NamedTuple):
+    """What channels are normalized by; training: whether that depends on x."""
+
+    numbers: torch.Tensor  # three rows: mean, variance, 1 / sqrt(variance + eps)
+    eps: float
+    training: bool
+
+    def addresses(self) -> tuple[int, int]:
+        """Of means and inverse deviations."""
+        start, channels = self.numbers.data_ptr(), self.numbers.shape[1]
+        return start, start + 2 * channels * self.numbers.itemsize
+
+
+def statistics(
+    x: torch.Tensor, running: tuple[torch.Tensor, torch.Tensor] | None, training: bool, momentum: float, eps: float
+) -> Statistics:  # fmt: skip
+    """The batch's own statistics, which move the running ones; or those that run."""
+    numbers = torch.empty((3, x.shape[1]), dtype=x.dtype)
+    if not training:
+        assert running is not None
+        mean, variance, inv_std = numbers.unbind()
+        mean.copy_(running[0])
+        variance.copy_(running[1])
+        inv_std.copy_((variance.double() + eps).rsqrt_())
+        return Statistics(numbers, eps, False)
+    how = lying(x)
+    assert how is not None
+    plans = statistics_plans(how.shape)
+    partials = torch.empty(plans.numbers, dtype=x.dtype)
+    place, row = numbers.data_ptr(), numbers.shape[1] * numbers.itemsize
+    plans.partial.run(x=x.data_ptr(), partials=partials.data_ptr())
+    plans.merge.run(
+        partials=partials.data_ptr(), mean=place, variance=place + row, inv_std=place + 2 * row,
+        running_mean=0 if running is None else running[0].data_ptr(),
+        running_variance=0 if running is None else running[1].data_ptr(),
+        eps=float_word(eps), momentum=float_word(momentum),
+    )  # fmt: skip
+    return Statistics(numbers, eps, True)
+
+
+class Relu(NamedTuple):
+    """A ReLU that ends at `top`, or does not."""
+
+    top: float | None
+
+
+def _normalize(
+    x: torch.Tensor, how: Lying, by: Statistics, scale: torch.Tensor, shift: torch.Tensor, relu: Relu | None = None,
+    add: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    y = _like(x, how)
+    mean, inv_std = by.addresses()
+    normalize_plan(how.shape, 2 if add is None else 3).run(
+        x=x.data_ptr(), mean=mean, inv_std=inv_std, scale=scale.data_ptr(), bias=shift.data_ptr(),
+        add=0 if add is None else add.data_ptr(), y=y.data_ptr(), relu=int(relu is not None), top=top_word(relu and relu.top),
+    )  # fmt: skip
+    return y
+
+
+def normalized(
+    x: torch.Tensor, by: Statistics, weight: torch.Tensor | None, bias: torch.Tensor | None, add: torch.Tensor | None
+) -> torch.Tensor:
+    """The numbers alone."""
+    how = lying(x)
+    assert how is not None
+    return _normalize(x, how, by, _scale(weight, x), _shift(bias, x), None, None if add is None else lying_as(add, x))
+
+
+class BatchNorm(torch.autograd.Function):
+    """relu(normalized x + add), without a ReLU where `relu` is None; `add` may be None, too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, by: Statistics, relu: Relu | None, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
+        add: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        how = lying(x)
+        assert how is not None
+        shift = _shift(bias, x)
+        if relu is not None and bias is not None:
+            shift = shift.clone()  # the mask is made again of it
+        y = _normalize(x, how, by, _scale(weight, x), shift, relu, None if add is None else lying_as(add, x))
+        ctx.by, ctx.relu, ctx.shift, ctx.how = by, relu, shift, how
+        ctx.save_for_backward(x, weight, y if relu is not None and add is not None else None)
+        ctx.set_materialize_grads(False)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor | None) -> Any:
+        x, weight, y = ctx.saved_tensors
+        if g is None:
+            return (None,) * 6
+        if torch.is_grad_enabled() or not is_plain((g, x)):
+            return None, None, *_theirs(ctx, g, x, weight, y)
+        if torch.autograd._profiler_enabled():
+            with torch.profiler.record_function(f"{NAMESPACE}::batch_norm_grad"):
+                return None, None, *_gradients(ctx, g, x, weight, y)
+        return None, None, *_gradients(ctx, g, x, weight, y)
+
+
+_apply = super(torch.autograd.Function, BatchNorm).apply  # what `apply` does where nothing is transformed
+
+
+def batch_norm(
+    x: torch.Tensor, by: Statistics, weight: torch.Tensor | None, bias: torch.Tensor | None, relu: Relu | None = None,
+    add: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """x normalized, with derivatives where they are wanted."""
+    if torch.autograd._profiler_enabled():
+        with torch.profiler.record_function(f"{NAMESPACE}::batch_norm"):
+            return _apply(by, relu, x, weight, bias, add)
+    return _apply(by, relu, x, weight, bias, add)
+
+
+def _gradients(
+    ctx: Any, g: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, y: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """(dx, dweight, dbias, dadd) on our kernels; None for those that nobody wants."""
+    by, how = ctx.by, ctx.how
+    _, _, wants_x, wants_weight, wants_bias, wants_add = ctx.needs_input_grad
+    channels, dtype = x.shape[1], x.dtype
+    dy, scale = lying_as(g, x), _scale(weight, x)
+    mean, inv_std = by.addresses()
+    fields = {
+        "dy": dy.data_ptr(), "x": x.data_ptr(), "y": 0, "mean": mean, "inv_std": inv_std, "scale": scale.data_ptr(), "bias": 0,
+        "top": 0,
+    }  # fmt: skip
+    masked = None
+    if ctx.relu is not None:
+        fields["top"] = top_word(ctx.relu.top)
+        fields["bias" if y is None else "y"] = (ctx.shift if y is None else y).data_ptr()
+        if wants_add or not by.training:  # dy, once masked, is wanted itself
+            masked = _like(x, how)
+    sums = torch.empty((2, channels), dtype=dtype)
+    place, row = sums.data_ptr(), channels * sums.itemsize
+    plans = gradient_plans(how.shape)
+    partials = torch.empty(plans.numbers, dtype=dtype)
+    plans.partial.run(**fields, masked=0 if masked is None else masked.data_ptr(), partials=partials.data_ptr())
+    plans.merge.run(partials=partials.data_ptr(), inv_std=inv_std, sum_dy=place, sum_dy_xhat=place + row)
+    if masked is not None:
+        dy = masked
+        fields.update(dy=dy.data_ptr(), y=0, bias=0)
+    dx = None
+    if wants_x and by.training:
+        dx = _like(x, how)
+        count = float_word(how.shape.terms)
+        apply_plan(how.shape).run(**fields, sum_dy=place, sum_dy_xhat=place + row, dx=dx.data_ptr(), count=count)
+    elif wants_x:
+        nothing = torch.zeros((3, channels), dtype=dtype)
+        nothing[2] = by.numbers[2]
+        dx = _normalize(dy, how, Statistics(nothing, 0.0, False), scale, nothing[0])
+    return dx, sums[1] if wants_weight else None, sums[0] if wants_bias else None, dy if wants_add else None
+
+
+def _theirs(
+    ctx: Any, g: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, y: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """The same by PyTorch's ops, which have derivatives and work on batches of gradients."""
+    by, relu = ctx.by, ctx.relu
+    _, _, wants_x, wants_weight, wants_bias, wants_add = ctx.needs_input_grad
+    if relu is not None:
+        if y is None:
+            y = _normalize(x, ctx.how, by, _scale(weight, x), ctx.shift)
+        passes = y.detach() > 0
+        g = torch.where(passes if relu.top is None else passes & (y.detach() < relu.top), g, 0.0)
+    mean, variance, inv_std = by.numbers.unbind()
+    wanted = [wants_x, wants_weight, wants_bias]
+    running = (None, None) if by.training else (mean, variance)
+    found = torch.ops.aten.native_batch_norm_backward(g, x, weight, *running, mean, inv_std, by.training, by.eps, wanted)
+    dx, dweight, dbias = (part if wants else None for part, wants in zip(found, wanted, strict=True))
+    return dx, dweight, dbias, g if wants_add else None
