@@ -5,6 +5,7 @@ from __future__ import annotations
 K_BLOCK = 16  # terms between two prefetches of a tile, about
 PIECES = 32  # of a job: enough for four threads; more only where a piece stays worth its packing
 PIECES_EACH = 4  # of a job for each of more threads, where its pieces cut no sum
+RANGES_EACH = 2  # pieces of a filter gradient for each of more than four threads
 FEWER_PIECES = 16  # of a filter gradient that reads in place: every further range of channels reads the other array once more
 
 # direct: shares of the second-level cache.
