@@ -19,7 +19,7 @@ from torch import nn
 import pullback as pb
 from pullback.torch import accelerate
 
-WARMUPS = 2
+WARMUPS = 25  # in which kernels are compiled and layers measured
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18-64": (models.resnet18, (16, 3, 64, 64)),
     "resnet18-224": (models.resnet18, (4, 3, 224, 224)),
@@ -63,7 +63,7 @@ def compare(name: str, last: bool, steps: int, tune: bool) -> str:
     plain, ours = trainings(name, last, tune)
     losses: list[tuple[float, float]] = []
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(WARMUPS):  # compiles, tunes; the same steps for both
+    for _ in range(WARMUPS):  # the same steps for both
         plain.step()
         ours.step()
     for _ in range(steps):

@@ -31,6 +31,7 @@ def test_bands_and_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, ...], window: Any, options: dict[str, Any], block_bytes: int
 ) -> None:
     monkeypatch.setattr(tuning, "TRANSPOSED_BYTES", block_bytes)
+    monkeypatch.setattr(tuning, "LEAST_TRANSPOSED_BYTES", block_bytes)
     release_plans()
     keywords = options | {"layout": "channels_first"}
     undilated = {name: value for name, value in keywords.items() if name != "dilation"}

@@ -88,8 +88,11 @@ def _cuts(problem: Problem) -> Iterator[Cut]:
     source_row, target_row = (shape.in_row, shape.out_row) if forward else (shape.out_row, shape.in_row)
     code = problem.winner_dtype.itemsize if problem.winner else 0
     each_source, each_target = shape.wide + (0 if forward else code), shape.wide + (2 * code if forward else 0)
-    wanted = [d * rows for d in range(depths, 0, -1) if depths % d == 0] + [r for r in range(rows - 1, 0, -1) if rows % r == 0]
+    wanted = [d * rows for d in range(depths, 0, -1) if depths % d == 0]
+    # Blocks of the inner kernel go on from plane to plane, so of several planes they must divide one.
+    wanted += [r for r in range(rows - 1, 0, -1) if rows % r == 0 or (depths == 1 and ceil_div(rows, ceil_div(rows, r)) == r)]
     register = machine().vector_bytes // shape.wide
+    most = min(tuning.TRANSPOSED_BYTES, max(tuning.LEAST_TRANSPOSED_BYTES, shape.moved_bytes // 64))  # pieces for many threads
     for registers in (4, 2, 1):
         bands = ceil_div(shape.images, registers * register)
         lanes = round_up(ceil_div(shape.images, bands), register)
@@ -97,7 +100,7 @@ def _cuts(problem: Problem) -> Iterator[Cut]:
             planes, lines = max(1, count // rows), min(count, rows)
             span = (_reach(window, 0, planes, forward) - 1) * source_rows + _reach(window, 1, lines, forward)
             taken = lanes * (span * source_row * each_source + count * target_row * each_target)
-            if taken <= tuning.TRANSPOSED_BYTES or (registers == 1 and count == 1 and taken <= tuning.MOST_TRANSPOSED_BYTES):
+            if taken <= most or (registers == 1 and count == 1 and taken <= tuning.MOST_TRANSPOSED_BYTES):
                 yield Cut(lanes, count, span)
                 break
 
@@ -136,7 +139,8 @@ def _block_tables(window: Window, forward: bool, rows_each: int) -> tuple[Table,
             own = [{"first": plane * source_rows + first, "rows": count} for plane in planes for first, count in found]
             blocks.append({
                 "first_source": own[0]["first"] if own else 0, "run": len(runs), "runs": len(own),
-                "first_target": d * rows + number * lines_each, "targets": planes_each * lines_each,
+                "first_target": d * rows + number * lines_each,
+                "targets": planes_each * min(lines_each, rows - number * lines_each),
             })  # fmt: skip
             runs += own
     return records.TransposedBlock.table(blocks), records.Run.table(runs or [{"first": 0, "rows": 0}])
@@ -153,7 +157,7 @@ def cost(problem: Problem) -> tuple[float, Cut]:
     register = machine().vector_bytes // shape.wide
     best: tuple[float, Cut] | None = None
     for cut in _cuts(problem):
-        moved = rows // cut.rows * cut.span * source_row + rows * target_row
+        moved = ceil_div(rows, cut.rows) * cut.span * source_row + rows * target_row
         cells = rows * target_row * (tuning.TRANSPOSED_CELL + tap * taps * cut.lanes / register)
         found = ceil_div(shape.images, cut.lanes) * (moved * cut.lanes * element + cells)
         if best is None or found < best[0]:

@@ -25,6 +25,7 @@ PHASES_TAP = 0.035  # to compare one winner with one tap
 GATHER_CELL, GATHER_FOUR, GATHER_FOUR_TAP, GATHER_TWO, GATHER_TWO_TAP = 5.0, 2.5, 2.1, 2.5, 1.4
 
 TRANSPOSED_BYTES = 256 << 10  # bytes of a transposed block, sources and targets
+LEAST_TRANSPOSED_BYTES = 96 << 10  # the same where there is little work: below, rows are transposed too often
 MOST_TRANSPOSED_BYTES = 4 << 20  # bytes of one target row with its sources, of a vector of planes
 # Costs of transposed planes, in nanoseconds on one core: to move an element in or out, a target cell of a band of planes, and a tap
 # of a register of these.
