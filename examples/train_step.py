@@ -19,7 +19,7 @@ from torch import nn
 import pullback as pb
 from pullback.torch import accelerate
 
-WARMUPS = 16  # in which accelerate measures its layers, and settles
+WARMUPS = 25  # in which kernels are compiled and layers measured
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18-64": (models.resnet18, (16, 3, 64, 64)),
     "resnet18-224": (models.resnet18, (4, 3, 224, 224)),

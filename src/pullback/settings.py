@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from pullback.cores import found_cores
 from pullback.shown import shown
 
 THREADS_VARIABLE = "PULLBACK_NUM_THREADS"
@@ -73,15 +74,12 @@ def environment(name: str) -> str:
     return os.environ.get(name, "")
 
 
-@cache
 def cores() -> int:
-    """Cores that this process might run on when it was first asked (its affinity mask, where the system has one).
+    """Cores that this process had when it was first asked: of its affinity mask, within the quota of its container.
 
-    Asking costs as much as a small op, so that a mask which is changed later does not change the number: see set_num_threads.
+    A mask or quota that is changed later does not change the number: see set_num_threads.
     """
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+    return found_cores().threads
 
 
 def _checked(who: str, n: Any) -> int:
@@ -143,6 +141,11 @@ def current_precision() -> str:
 def precision(name: str) -> AbstractContextManager[None]:
     """Inside the block, "exact" uses no kernel that errs by more than the rounding of a plain sum (Winograd); "fast" may."""
     return during(_precision, _checked_precision("precision", name))
+
+
+def what_is_set() -> tuple[int | None, str | None]:
+    """Threads and precision as set in this program, None where they are not: for keys of what depends on them."""
+    return _inside.get() or _default, _precision.get()
 
 
 def release_memory() -> int:

@@ -15,7 +15,8 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers and calls go to our kernels too, so that small tests reach them."""
     from pullback.torch import choice
 
-    monkeypatch.setattr(choice, "SMALL_WORK", 0)
+    for work in ("SMALL_WORK", "TINY_WORK", "TINY_POOL"):
+        monkeypatch.setattr(choice, work, 0)
     monkeypatch.setattr(choice, "SMALL_POOL", dict.fromkeys(choice.SMALL_POOL, 0))
     monkeypatch.setattr(choice, "FEW_CHANNELS", 0)
 

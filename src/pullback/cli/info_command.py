@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pullback import __version__, registry, settings
 from pullback.cli.console import size_text
+from pullback.cores import found_cores
 from pullback.ops.explain import PREPARE
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def lines() -> list[tuple[str, str]]:
     if why is None:
         found += _cpu_lines()
     found += [
-        ("threads", f"{settings.get_num_threads()} (this process may use {settings.cores()} cores)"),
+        ("threads", f"{settings.get_num_threads()} (this process has {found_cores()})"),
         ("backends", f"{', '.join(registry.backends())} (default {registry.default_backend()})"),
     ]
     if why is not None:

@@ -19,7 +19,7 @@ from pullback.torch.arrays import FIRST, LAST, layout_of
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
-TINY = 8  # what is so many times smaller than that is not even measured
+TINY_WORK, TINY_POOL = 1_000_000, 50_000  # what is not even measured, in either memory format
 SMALL = "it is so small that the call would cost more than it saves"
 FEW_CHANNELS = 128  # channels in times channels out of a convolution with too little to multiply for each cell it reads
 
@@ -115,12 +115,12 @@ def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups:
 
 def conv_tiny(weight: torch.Tensor, outputs: int) -> str | None:
     """Why not even to measure a convolution."""
-    return SMALL if surely(TINY * outputs * weight.numel() < SMALL_WORK) else None
+    return SMALL if surely(outputs * weight.numel() < TINY_WORK) else None
 
 
 def pool_tiny(input: torch.Tensor) -> str | None:
     """Why not even to measure a pooling."""
-    return SMALL if surely(TINY * input.numel() < SMALL_POOL[layout_of(input)]) else None
+    return SMALL if surely(input.numel() < TINY_POOL) else None
 
 
 def pool_reason(input: torch.Tensor) -> str | None:

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import get_num_threads as get_torch_threads
+from torch import is_autocast_enabled, is_grad_enabled, nn
+from torch.autograd import forward_ad
 
-from pullback.settings import current_precision, get_num_threads
+from pullback.settings import what_is_set
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
 from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict
@@ -48,22 +50,25 @@ def paused() -> Iterator[None]:
         _paused.on = before
 
 
-def key_of(layer: Any, input: torch.Tensor) -> Key | None:
-    """The kind of an input; None where nothing can be measured: PyTorch traces or transforms."""
-    if not is_plain((input,)) or torch.autograd.forward_ad._current_level >= 0:
-        return None
+def key_of(layer: Any, input: torch.Tensor) -> Key:
+    """The kind of an input. Asked at every call, so in haste: each part costs as much as a line of Python."""
     weight = layer._parameters.get("weight")
-    needs, strides = (False, ()) if weight is None else (weight.requires_grad, weight.stride())
-    grad = torch.is_grad_enabled()
+    watched = trained = needs = False
+    if is_grad_enabled():
+        watched, trained, needs = is_watched(), input.requires_grad, weight is not None and weight.requires_grad
     return (
-        input.shape, input.stride(), input.dtype, strides, layer.has_modes and layer.training,
-        grad and input.requires_grad, grad and needs, grad and is_watched(),
-        torch.get_num_threads(), get_num_threads(), current_precision(),
-        torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
+        watched, input.shape, input.stride(), input.dtype, trained, needs, weight is not None and weight.stride(),
+        layer.has_modes and layer.training, get_torch_threads(), what_is_set(),
+        is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
     )  # fmt: skip
 
 
-WATCHED = 7  # its place in a key
+def can_measure(input: torch.Tensor) -> bool:
+    """Whether PyTorch runs eagerly, and our own function, which has no forward-mode derivative, serves."""
+    return is_plain((input,)) and forward_ad._current_level < 0
+
+
+WATCHED, AFTER_SHAPE = 0, 3  # places in a key
 
 
 class Choices:
@@ -72,6 +77,7 @@ class Choices:
     def __init__(self, at_once: bool = False) -> None:
         """at_once: whether a new kind of input is measured in its first call, by calls beside it."""
         self.at_once = at_once
+        self.tiny: set[torch.Size] = set()  # shapes of which nothing else need be asked
         self.settled: dict[Key, Ops] = {}
         self.trials: dict[Key, Trial] = {}
         self.verdicts: dict[Key, Verdict] = {}
@@ -81,7 +87,7 @@ class Choices:
 
     def __deepcopy__(self, memo: Any) -> Choices:
         copied = Choices(self.at_once)
-        copied.settled, copied.verdicts = dict(self.settled), dict(self.verdicts)
+        copied.tiny, copied.settled, copied.verdicts = set(self.tiny), dict(self.settled), dict(self.verdicts)
         return copied
 
     def settle(self, key: Key, ops: Ops) -> Ops:
@@ -91,8 +97,12 @@ class Choices:
 
     def next(self, layer: Any, input: torch.Tensor, key: Key) -> Ops | Turn:
         """Where a call goes whose kind is not settled: the ops that are ours, or a turn of a trial."""
-        if layer.cannot(input) is not None or layer.tiny(input) is not None:
+        if layer.cannot(input) is not None:
             return self.settle(key, None)
+        if layer.tiny(input) is not None:
+            if len(self.tiny) < MOST_SETTLED:
+                self.tiny.add(input.shape)
+            return None
         ops, separate = layer.ops_of(input)
         expected = layer.loses(input) is None
         if key[WATCHED] and not separate:
@@ -106,6 +116,10 @@ class Choices:
                 return _ops(Verdict(frozenset(ops) if expected else NONE, {}), key, separate)
             trial = self.trials.setdefault(kind, Trial(ops, separate, expected))
             if self.at_once and not any(True for _ in layer.buffers()):
+                measure_at_once(layer, input, trial)
+        if trial.is_over() and trial.separate and trial.verdict().ours and not key[WATCHED]:
+            trial = self.trials[kind] = trial.second()
+            if self.at_once:
                 measure_at_once(layer, input, trial)
         if trial.is_over():
             self.verdicts[kind] = verdict = trial.verdict()
@@ -133,7 +147,7 @@ class Choices:
         if key in self.trials or key in self.verdicts or len(self.trials) + len(self.verdicts) < MOST_EXACT:
             return key, 1.0
         bits = input.numel().bit_length()
-        return (bits, layout_of(input), *key[2:]), input.numel() / 2**bits
+        return (key[WATCHED], bits, layout_of(input), *key[AFTER_SHAPE:]), input.numel() / 2**bits
 
 
 def _ops(verdict: Verdict, key: Key, separate: bool) -> Ops:

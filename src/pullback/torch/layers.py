@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.fx import Proxy
 
 from pullback.torch import functional
@@ -13,11 +14,11 @@ from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_tiny, conv_unsuitable, pool_reason, pool_tiny, unsuitable
-from pullback.torch.choices import CHOICES, UNKNOWN, key_of, ops_wanted
+from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, key_of, ops_wanted
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import mixed_conv, mixed_ops, torch_can
 from pullback.torch.pending import Pending
-from pullback.torch.taking import with_calls
+from pullback.torch.taking import with_calls, without_calls
 
 
 class Accelerated:
@@ -56,24 +57,29 @@ class Accelerated:
         if type(input) is Pending:
             return self.forward(input.plain(), *more)
         choices = self.__dict__.get(CHOICES)
-        if choices is not None and type(input) is torch.Tensor:
+        if choices is not None and not is_compiling() and type(input) is torch.Tensor:
+            theirs: Any = super()
+            if input.shape in choices.tiny:
+                return without_calls(theirs.forward, input, *more)
             key = key_of(self, input)
-            if key is not None:
-                way = choices.settled.get(key, UNKNOWN)
-                if way is UNKNOWN:
-                    way = choices.next(self, input, key)
+            way = choices.settled.get(key, UNKNOWN)
+            if way is None:  # PyTorch's own forward is right wherever it is called
+                return without_calls(theirs.forward, input, *more)
+            if can_measure(input):
+                way = choices.next(self, input, key) if way is UNKNOWN else way
                 if way is None:
-                    return with_calls(False, super().forward, input, *more)  # type: ignore[misc]
-                run = self.take_turn if type(way) is Turn else self.ours
-                return with_calls(False, run, *((way, input) if type(way) is Turn else (input, way)), *more)
+                    return without_calls(theirs.forward, input, *more)
+                run, given = (self.take_turn, (way, input)) if type(way) is Turn else (self.ours, (input, way))
+                return without_calls(run, *given, *more)
         return with_calls(False, self._by_rules, input, *more)
 
     def take_turn(self: Any, turn: Turn, input: torch.Tensor, *more: Any) -> Any:
         """The layer in a turn of a trial."""
-        if turn.trial.separate:
-            return self.ours(input, turn, *more)
         theirs: Any = super()
-        return turn.whole(self.ours, input, None, *more) if turn.ours else turn.whole(theirs.forward, input, *more)
+        if turn.trial.separate:
+            return turn.take(self.ours, input, turn, *more)
+        way = None if turn.trial.chosen is None else turn.trial.chosen.ours
+        return turn.take(self.ours, input, way, *more) if turn.ours else turn.take(theirs.forward, input, *more)
 
     def why_left(self, input: torch.Tensor) -> str | None:
         """Why the rules leave an input to PyTorch; None if they do not."""
@@ -133,7 +139,7 @@ class ConvLayer(Accelerated):
 
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         weight = self.weight
-        if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((weight,)):
+        if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
             given = autocast(input, weight, self.bias)
             keywords = {**self.keywords(input, *more), "layout": layout_of(*given[:2])}
             if torch_can(keywords):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pullback.torch.calls import OURS, Function
-from pullback.torch.choices import CHOICES, Key, key_of, paused
+from pullback.torch.choices import CHOICES, Key, can_measure, key_of, paused
 from pullback.torch.layers import Accelerated
 from pullback.torch.measuring import NONE
 from pullback.torch.mixed import MIXED_OPS
@@ -91,7 +91,7 @@ class Explaining(Watch):
         self.compiled = {part for module in compiled for part in module.modules()}
 
     def layer_begins(self, module: nn.Module, given: torch.Tensor) -> None:
-        key = key_of(module, given) if isinstance(module, Accelerated) else None
+        key = key_of(module, given) if isinstance(module, Accelerated) and can_measure(given) else None
         self.seen.append(_Seen(module, given.detach().requires_grad_(given.requires_grad), key=key))
 
     def call(self, function: Function, module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

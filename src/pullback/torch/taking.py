@@ -65,6 +65,11 @@ def with_calls(taking: bool, forward: Callable[..., Any], *args: Any, **kwargs: 
         _state.taking = before
 
 
+def without_calls(forward: Callable[..., Any], *args: Any) -> Any:
+    """forward(...), in which no calls are taken."""
+    return forward(*args) if not _state.taking else with_calls(False, forward, *args)
+
+
 class TakesCalls:
     """A module with a class made by `taking_class`, which pickles and copies as one of its own class."""
 

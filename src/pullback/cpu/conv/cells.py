@@ -19,6 +19,7 @@ from pullback.cpu.conv.common import (
     wide_of,
     work_of,
 )
+from pullback.cpu.conv.direct import taps_met
 from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
@@ -50,19 +51,33 @@ def cells_waste(problem: Problem, sweep: Sweep) -> float:
     return made / (rows * cols)
 
 
+def _runs(problem: Problem, sweep: Sweep) -> int:
+    """Runs of cells that are copied into planes and out of them: of each channel and row, and of each split of it."""
+    rows, cols = choose_block(problem, sweep)
+    d, h, w = sweep.axes
+    blocks = sweep.images * d.bases * ceil_div(h.bases, rows) * ceil_div(w.bases, cols)
+    lines = d.places(1) * min(h.places(rows), h.source_size)
+    made = sweep.images * d.target_size * h.target_size
+    return blocks * lines * _hop(w, cols) * sweep.source_channels + made * sweep.target_channels
+
+
 def costs(problem: Problem) -> tuple[float, float]:
     """Multiplications for each summed term of a cell, with vectors over cells and over output channels.
 
-    Beside the lanes that they leave empty: one transposes its source and its results in channels_last, the other in
-    channels_first, where it reads and writes few cells at a time.
+    Beside the lanes that they leave empty: one copies short runs, and transposes its source and its results in channels_last; the
+    other leaves out taps that meet no cell, and transposes in channels_first, where it reads and writes few cells at a time.
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
     results = n / (sweep.source_channels * taps)
-    cells, channels = n * cells_waste(problem, sweep), float(round_up(n, v))
+    bases = sweep.images * math.prod(axis.bases * sum(len(phase.taps) for phase in axis.phases) for axis in sweep.axes)
+    runs = tuning.CELLS_RUN * profile().moving * _runs(problem, sweep) / max(1, bases * sweep.source_channels)
+    cells, channels = n * cells_waste(problem, sweep) + runs, float(round_up(n, v))
     if problem.layout == "channels_last":
-        return cells + tuning.TRANSPOSED * profile().moving * (1 / taps + results), channels
-    return cells, channels + tuning.TRANSPOSED_BLOCK * profile().transposing * results
+        cells += tuning.TRANSPOSED * profile().moving * (1 / taps + results)
+    else:
+        channels += tuning.TRANSPOSED_BLOCK * profile().transposing * results
+    return cells, channels * taps_met(sweep)
 
 
 def prefers_cells(problem: Problem) -> bool:

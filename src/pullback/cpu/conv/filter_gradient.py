@@ -23,7 +23,7 @@ from pullback.cpu.conv.records import (
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, tile_rows
 from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
@@ -130,15 +130,16 @@ def _swaps(problem: Problem) -> bool:
     return _cycles(problem, n, c) < tuning.SWAP_RESERVE * _cycles(problem, c, n)
 
 
-@planned
-def filter_plan(problem: Problem, padded: bool = True, pairs: bool = False) -> FilterPlan:
+@planned_for_threads
+def filter_plan(threads: int, problem: Problem, padded: bool = True, pairs: bool = False) -> FilterPlan:
     """padded: x may be padded with zeros, as a dy that is not finite would be found in the result (`checked`).
 
     pairs: of bfloat16 (pairs.py), which are padded always.
     """
-    if _swaps(problem):
-        return _plan(replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in), True, padded, pairs)
-    return _plan(problem, False, padded, pairs)
+    swaps = _swaps(problem)
+    if swaps:
+        problem = replace(problem, channels_in=problem.channels_out, channels_out=problem.channels_in)
+    return _plan(problem, swaps, padded, pairs, 2 if pairs else threads)
 
 
 def _runs(outer: int, outer_pitch: int, inner: int, inner_pitch: int, run_bytes: int) -> dict[str, int]:
@@ -172,7 +173,7 @@ def _block_runs(
     return x_runs, y_runs
 
 
-def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool) -> FilterPlan:
+def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool, threads: int) -> FilterPlan:
     sweep = sweep_of(replace(problem, op="conv"))
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
@@ -195,11 +196,11 @@ def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool) -> FilterP
         channels, taps, tap_kernel[2] = channels * merged, taps // merged, 1
     n_padded = round_up(n_count, v)
     n_blocks = ceil_div(n_count, 2 * v)
-    cut = filter_blocks(sweep, channels, taps, merged, v, wide, in_place, last)
+    cut = filter_blocks(sweep, channels, taps, merged, v, wide, in_place, last, threads)
     range_channels, range_blocks, images, rows, cols = cut.range_channels, cut.range_blocks, cut.images, cut.rows, cut.cols
     dy_in_place = last and size == wide
     whole_sums = in_place
-    if last and taps == 1 == merged and _crowds_l2(range_channels * size, w.source_step * x_cell):
+    if last and taps == 1 == merged and _crowds_l2(cut.most_channels * size, w.source_step * x_cell):
         in_place = False
     # Cells that no tap reads are left out of a packed block.
     grid = [1, 1, 1] if in_place else [1, h.grid(h.target_size), w.grid(w.target_size) if last else 1]

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from pullback.cpu.conv.common import even_parts
 from pullback.cpu.conv.sweep import Sweep
-from pullback.cpu.conv.tuning import BLOCK_CELLS, FEWER_PIECES, MOST_BLOCK_BYTES, MOST_PARTS, PART_CELLS, PARTIAL_BYTES, PIECES
+from pullback.cpu.conv.tuning import (
+    BLOCK_CELLS,
+    FEWER_PIECES,
+    MOST_BLOCK_BYTES,
+    MOST_PARTS,
+    PART_CELLS,
+    PARTIAL_BYTES,
+    PIECES,
+    RANGES_EACH,
+)
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.sizes import ceil_div
 
@@ -27,6 +36,7 @@ class FilterBlocks:
     cols: int
     blocks: int
     part_blocks: int
+    most_channels: int  # of a range for few threads
 
     @property
     def parts(self) -> int:
@@ -99,8 +109,9 @@ class _Cutter:
 
 
 def filter_blocks(
-    sweep: Sweep, channels: int, taps: int, merged: int, lanes: int, wide: int, in_place: bool, last: bool
+    sweep: Sweep, channels: int, taps: int, merged: int, lanes: int, wide: int, in_place: bool, last: bool, threads: int
 ) -> FilterBlocks:  # fmt: skip
+    """For more than four threads with smaller ranges of channels, which cut no sum; blocks and parts are the same for any."""
     cutter = _Cutter(sweep, channels, taps, merged, lanes, wide, in_place, last)
     _, h, w = sweep.axes
     cells = sweep.images * math.prod(axis.target_size for axis in sweep.axes)
@@ -134,4 +145,9 @@ def filter_blocks(
         parts += 1
     while cutter.ranges() * parts < wanted and (cutter.halve() if in_place else cutter.halve_channels()):
         pass
-    return FilterBlocks(cutter.range_channels, cutter.range_blocks, images, rows, cols, blocks, ceil_div(blocks, parts))
+    part_blocks, range_channels = ceil_div(blocks, parts), cutter.range_channels
+    while threads > 4 and cutter.ranges() * parts < RANGES_EACH * threads and cutter.halve():
+        pass
+    return FilterBlocks(
+        cutter.range_channels, cutter.range_blocks, images, rows, cols, blocks, part_blocks, range_channels
+    )  # fmt: skip

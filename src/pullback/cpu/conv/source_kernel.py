@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pullback.cpu.simd.interleave import make_every
+from pullback.cpu.simd.interleave import SHUFFLED_STRIDES, make_every
 from pullback.cpu.simd.lanes import lanes_of
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.pair_transpose import make_pair_transpose
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
-from pullback.cpu.simd.vectors import outline, stay_outline, widen_word
+from pullback.cpu.simd.vectors import inline, outline, stay_outline, widen_word
 
 
 @cache
@@ -22,10 +22,27 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`channels_first`)."""
     if lanes.pairs:
         return _make_pack_pairs(lanes, channels_first)
-    SIZE, WIDE = lanes.size, lanes.compute_size
+    V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     widen_run, _ = make_runs(lanes)
     get, put_wide = lanes.get, lanes.put_wide
     transpose, every = make_transpose(lanes, widen=True), make_every(lanes)
+
+    def make_join(channels):
+        group = lanes.times(channels)
+        interleave, store = group.interleave, group.store
+
+        @inline
+        def join(source, channel_bytes, target, cells):
+            """Whole vectors of cells of a few channels, by shuffles; how many cells these are."""
+            q = 0
+            while q + V <= cells:
+                store(target + q * channels * SIZE, interleave(source + q * SIZE, channel_bytes), V)
+                q += V
+            return q
+
+        return join
+
+    join2, join3, join4 = (make_join(channels) for channels in SHUFFLED_STRIDES)
 
     @outline
     def pack_row(source, pitches, width, cell0, grid, places, channels, target):
@@ -44,7 +61,15 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
             if channels == 1 and place_bytes == WIDE:
                 every(start, to, end - begin, grid)
             elif grid == 1:
-                transpose(start, channel_bytes, to, place_bytes, channels, end - begin)
+                q = 0
+                if SIZE == WIDE and place_bytes == channels * SIZE:
+                    if channels == 2:
+                        q = join2(start, channel_bytes, to, end - begin)
+                    elif channels == 3:
+                        q = join3(start, channel_bytes, to, end - begin)
+                    elif channels == 4:
+                        q = join4(start, channel_bytes, to, end - begin)
+                transpose(start + q * SIZE, channel_bytes, to + q * place_bytes, place_bytes, channels, end - begin - q)
             else:
                 for q in range(end - begin):
                     for c in range(channels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 K_BLOCK = 16  # terms between two prefetches of a tile, about
 PIECES = 32  # of a job: enough for four threads; more only where a piece stays worth its packing
 PIECES_EACH = 4  # of a job for each of more threads, where its pieces cut no sum
+RANGES_EACH = 2  # pieces of a filter gradient for each of more than four threads
 FEWER_PIECES = 16  # of a filter gradient that reads in place: every further range of channels reads the other array once more
 
 # direct: shares of the second-level cache.
@@ -18,6 +19,7 @@ TAP_LISTS, TAP_LIST_BYTES = 8, 4 << 10  # lists of taps that are kept, a power o
 
 # cells: multiplications that an element takes to be transposed, from single cells and from blocks of them.
 TRANSPOSED, TRANSPOSED_BLOCK = 28, 8
+CELLS_RUN = 100  # multiplications that copying a run of cells takes, beside its cells
 CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all their planes stay in the first-level cache
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken

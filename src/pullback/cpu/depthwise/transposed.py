@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pullback.cpu.conv.common import lanes_of
+from pullback.cpu.conv.common import lanes_of, moved_bytes
 from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.conv.transpose import transposed as transpose
 from pullback.cpu.depthwise import planes, tuning
@@ -33,6 +33,8 @@ def can(problem: Problem) -> str | None:
 def pays(problem: Problem) -> str | None:
     if (refused := groups_pay(problem)) is not None:
         return refused
+    if moved_bytes(problem) > tuning.MOST_TRANSPOSED_BYTES:
+        return f"its copies would take more than {tuning.MOST_TRANSPOSED_BYTES >> 20} MiB"
     problem, is_near = near(problem)
     if not is_near or _time_of(problem) > planes.time_of(problem):
         return "transposing would take longer than unpacking planes saves"

@@ -15,10 +15,12 @@ from pullback.problem import Problem
 def can(problem: Problem) -> str | None:
     if problem.layout == "channels_last" and problem.channels_in > 1:
         return "its vectors run along rows of single elements, and channels_last has channels between them"
+    if (refused := ordinary(problem)) is not None:
+        return refused
     stride = simplified(problem).window.stride[-1]
     if stride not in SPLIT_STRIDES:
         return f"it splits rows in registers by strides of {', '.join(map(str, SPLIT_STRIDES))}, not {stride}"
-    return ordinary(problem)
+    return None
 
 
 def _exact_share(problem: Problem) -> float:

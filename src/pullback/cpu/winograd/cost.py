@@ -7,9 +7,7 @@ Passes over a filter or over sums go with the caches that they are written to.
 from __future__ import annotations
 
 from pullback.cpu.conv.cells import costs
-from pullback.cpu.conv.direct import taps_met
 from pullback.cpu.conv.pairs import cost_of_term
-from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import ceil_div, round_up
@@ -30,17 +28,16 @@ def _far(total_bytes: int) -> float:
 
 
 def _plain_cost(problem: Problem, shape: Shape) -> float:
-    """Of the better of the kernels that would run instead. One over channels leaves out most taps that meet no cell."""
+    """Of the better of the kernels that would run instead."""
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
     terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
         return terms * ceil_div(shape.out_channels, shape.lanes) * cost_of_term(problem)
     over_cells, over_channels = costs(problem)
-    over_channels *= taps_met(sweep_of(problem)) * cost_of_term(problem)
     packing = (
         shape.groups * problem.window.tap_count * shape.in_channels * ceil_div(shape.out_channels, shape.lanes) * tuning.PACK
     )
-    return packing * profile().copying + terms * min(over_cells, over_channels) / shape.lanes
+    return packing * profile().copying + terms * min(over_cells, over_channels * cost_of_term(problem)) / shape.lanes
 
 
 def _transforms(problem: Problem, shape: Shape) -> tuple[int, float, float]:

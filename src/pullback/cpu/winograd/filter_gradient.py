@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pullback.cpu.conv.filter_order import own_order
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.plan_cache import planned_for_threads
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.winograd import tuning
@@ -34,20 +34,47 @@ class Cut:
     splits: int
 
 
-def cut_gradient(shape: Shape) -> Cut:
-    lanes, (depth_block, slots) = shape.lanes, depths_of_block(shape)
-    x_blocks, dy_blocks = ceil_div(shape.in_channels, tuning.MOST_CHANNELS), ceil_div(shape.out_channels, tuning.MOST_CHANNELS)
+def _channel_blocks(shape: Shape, x_blocks: int, dy_blocks: int) -> Cut:
+    """Of about so many blocks of channels, and nothing else."""
+    lanes = shape.lanes
     x_block = min(round_up(ceil_div(shape.in_channels, x_blocks), lanes), shape.in_channels)
     dy_block = round_up(ceil_div(shape.out_channels, dy_blocks), lanes)
     rows, vectors = register_tile(dy_block, lanes)
     tile_pitch, sum_pitch = round_up(x_block, lanes) * shape.sum_bytes, round_up(dy_block, vectors * lanes) * shape.sum_bytes
-    tile_bytes = shape.points * max(tile_pitch * slots * shape.tap_blocks, sum_pitch * depth_block)
+    x_blocks, dy_blocks = ceil_div(shape.in_channels, x_block), ceil_div(shape.out_channels, dy_block)
+    return Cut(x_blocks, dy_blocks, x_block, dy_block, rows, vectors, tile_pitch, sum_pitch, 0, 0)
+
+
+def cut_gradient(shape: Shape, threads: int = 2) -> Cut:
+    """For two threads as it is cheapest; for more with smaller blocks of channels, which cut no sum."""
+    depth_block, slots = depths_of_block(shape)
+    wide = min(shape.in_channels, shape.out_channels) > tuning.MOST_CHANNELS
+    most = tuning.MOST_CHANNELS // 2 if wide else tuning.MOST_CHANNELS
+    cut = _channel_blocks(shape, ceil_div(shape.in_channels, most), ceil_div(shape.out_channels, most))
+    tile_bytes = shape.points * max(cut.tile_pitch * slots * shape.tap_blocks, cut.sum_pitch * depth_block)
     block = tiles_of_block(shape, tile_bytes, depth_block, tuning.GRADIENT_BYTES, tuning.GRADIENT_TILES)
     all_blocks = ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
-    tiles, channel_blocks = shape.positions * shape.target.depth, shape.groups * x_blocks * dy_blocks
-    fitting = max(2, tuning.MOST_SUM_BYTES // (channel_blocks * shape.k_blocks * shape.points * x_block * sum_pitch))
+    tiles, channel_blocks = shape.positions * shape.target.depth, shape.groups * cut.x_blocks * cut.dy_blocks
+    fitting = max(2, tuning.MOST_SUM_BYTES // (channel_blocks * shape.k_blocks * shape.points * cut.x_block * cut.sum_pitch))
     splits = max(1, min(tuning.MOST_PIECES // channel_blocks, tiles // tuning.SPLIT_TILES, all_blocks, fitting))
-    return Cut(x_blocks, dy_blocks, x_block, dy_block, rows, vectors, tile_pitch, sum_pitch, block, splits)
+    cut = replace(cut, block=block, splits=splits)
+    return cut if threads <= 2 else _cut_for(shape, threads, cut)
+
+
+def _cut_for(shape: Shape, threads: int, cut: Cut) -> Cut:
+    """Blocks of channels with which the last of so many threads is done first; each transforms its tiles anew."""
+
+    def cost(finer: Cut) -> float:
+        x, dy = ceil_div(finer.x_block, shape.lanes), ceil_div(finer.dy_block, shape.lanes)
+        pieces = shape.groups * finer.x_blocks * finer.dy_blocks * cut.splits
+        return ceil_div(pieces, threads) * (shape.k_blocks * finer.x_block * dy + tuning.READ * (x * shape.tap_blocks + dy))
+
+    finer = [
+        replace(_channel_blocks(shape, x, dy), block=cut.block, splits=cut.splits)
+        for x in range(cut.x_blocks, max(cut.x_blocks, shape.in_channels // tuning.FEWEST_CHANNELS) + 1)
+        for dy in range(cut.dy_blocks, max(cut.dy_blocks, shape.out_channels // tuning.FEWEST_CHANNELS) + 1)
+    ]
+    return min([cut, *finer], key=lambda each: (cost(each), each.x_blocks * each.dy_blocks))
 
 
 @dataclass(frozen=True)
@@ -58,11 +85,11 @@ class GradientPlans:
     x_start: int  # where its first cell lies
 
 
-@planned
-def gradient_plans(problem: Problem) -> GradientPlans:
+@planned_for_threads
+def gradient_plans(threads: int, problem: Problem) -> GradientPlans:
     shape = shape_of(problem, False)
     assert shape is not None
-    cut = cut_gradient(shape)
+    cut = cut_gradient(shape, threads)
     point_pitch = cut.x_block * cut.sum_pitch + machine().vector_bytes
     sum_bytes = round_up(shape.k_blocks * shape.points * point_pitch, LINE)
     pieces = shape.groups * cut.x_blocks * cut.dy_blocks * cut.splits

@@ -17,7 +17,8 @@ FEWEST_TILES_THAT_PAY = 8  # of a block
 # Blocks of a filter gradient.
 GRADIENT_BYTES = 640 << 10  # of the transformed tiles of x, or of dy, in a block. Not a share of a cache: blocks cut sums
 GRADIENT_TILES = 32, 96  # of a block: with few, the sums are loaded and stored too often
-MOST_CHANNELS = 128  # of a block: more would need sums beyond the second-level cache, fewer transform each tile more often
+MOST_CHANNELS = 128  # of a block, half where both sides have more: its sums stay in the cache; fewer transform more often
+FEWEST_CHANNELS = 32  # of a block for more than two threads
 SPLIT_TILES = 48  # of a split at least: each has sums of its own, to be cleared and added up
 MOST_PIECES = 8  # splits times blocks of channels, where there are not more of these
 MOST_SUM_BYTES = 64 << 20  # of all splits, where that leaves two

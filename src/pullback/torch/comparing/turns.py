@@ -152,7 +152,7 @@ class _Turns:
     def _explained(self) -> tuple[Layer, ...]:
         """Where each layer runs on our side, after steps there that compile and measure."""
         watch = Explaining(self.model, eager=True)
-        for _ in range(MOST_CALLS + 1):
+        for _ in range(2 * MOST_CALLS + 1):
             self.step("ours")
             if not pending(self.model):
                 break
