@@ -1,4 +1,4 @@
-"""Networks to train, in PyTorch and without downloads: ResNet-18, VGG-11, MobileNetV2 and a small 3-D U-Net."""
+"""Networks to train, in PyTorch and without downloads: ResNet-18, VGG-11, MobileNet V1 and V2, a ResNeXt and a small 3-D U-Net."""
 
 from __future__ import annotations
 
@@ -74,6 +74,42 @@ def mobilenet_v2(classes: int = 10) -> nn.Module:
             channels = out
     head = [*conv_norm(channels, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, classes)]
     return nn.Sequential(*layers, *head)
+
+
+class ResNextBlock(nn.Module):
+    """Narrow by 1x1, 3x3 in 32 groups, widen by 1x1."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        narrow = out // 2
+        self.body = nn.Sequential(
+            *conv_norm(channels, narrow, 1), nn.ReLU(), *conv_norm(narrow, narrow, 3, stride, 32), nn.ReLU(),
+            *conv_norm(narrow, out, 1),
+        )  # fmt: skip
+        self.shortcut = nn.Sequential() if channels == out else conv_norm(channels, out, 1, stride)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return y
+
+
+def resnext26(classes: int = 10) -> nn.Module:
+    layers: list[nn.Module] = [*conv_norm(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for out, stride in ((256, 1), (512, 2), (1024, 2), (2048, 2)):
+        layers += [ResNextBlock(channels, out, stride), ResNextBlock(out, out, 1)]
+        channels = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def mobilenet_v1(classes: int = 10) -> nn.Module:
+    layers: list[nn.Module] = [*conv_norm(3, 32, 3, 2), nn.ReLU()]
+    channels = 32
+    for out, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)):
+        layers += [*conv_norm(channels, channels, 3, stride, channels), nn.ReLU(), *conv_norm(channels, out, 1), nn.ReLU()]
+        channels = out
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
 def double_conv3d(channels: int, out: int) -> nn.Sequential:

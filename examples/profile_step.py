@@ -11,11 +11,10 @@ from collections import defaultdict
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from train_step import CASES, Training, trainings
+from train_step import CASES, WARMUPS, Training, trainings
 
 import pullback as pb
 
-SETTLED = 16  # steps after which accelerate has measured what it wants to
 # What an event of PyTorch's profiler is counted as, by what its name holds; the first that fits.
 KINDS = (
     ("batch normalization", ("batch_norm", "BatchNorm", "Norm")),
@@ -35,7 +34,7 @@ def kind_of(name: str) -> str:
 
 def milliseconds(training: Training, steps: int) -> dict[str, float]:
     """Of each kind in one step: the time inside its ops that is in no op below them."""
-    for _ in range(SETTLED):
+    for _ in range(WARMUPS):
         training.step()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         for _ in range(steps):

@@ -26,6 +26,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg11-64": (models.vgg11, (16, 3, 64, 64)),
     "vgg11-224": (models.vgg11, (2, 3, 224, 224)),
     "mobilenetv2-128": (models.mobilenet_v2, (8, 3, 128, 128)),
+    "mobilenetv1-128": (models.mobilenet_v1, (8, 3, 128, 128)),
+    "resnext26-96": (models.resnext26, (8, 3, 96, 96)),
     "unet3d-32": (models.UNet3d, (2, 1, 32, 32, 32)),
 }
 
