@@ -319,6 +319,28 @@ def test_global_and_lp_pools_are_those_of_numpy_and_differentiable(layout: str) 
     )
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_batch_norm_is_that_of_numpy_and_differentiable(fixed: bool) -> None:
+    rng = np.random.default_rng(1)
+    x, add, dy = (rng.normal(size=(2, 3, 4, 5)) for _ in range(3))
+    scale, bias = rng.normal(size=3), rng.normal(size=3)
+    options: dict[str, Any] = {"activation": "relu6", "add": add, "layout": "channels_first"}
+    if fixed:
+        options |= {"mean": rng.normal(size=3), "variance": rng.uniform(1, 2, 3)}
+    found = jax.jit(partial(pj.batch_norm, return_statistics=True, **options))(x, scale, bias)
+    for ours, right in zip(found, pb.batch_norm(x, scale, bias, return_statistics=True, **options), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=1e-9, atol=1e-12)
+    for ours, right in zip(
+        pj.batch_norm_grad(dy, x, scale, bias, **options), pb.batch_norm_grad(dy, x, scale, bias, **options), strict=True
+    ):
+        np.testing.assert_allclose(ours, right, rtol=1e-9, atol=1e-12)
+    check_grads(partial(pj.batch_norm, layout="NCHW"), (x, scale, bias), order=1, modes=["rev"], eps=1e-3)
+    with pytest.raises(ValueError, match=r"batch_norm: scale has shape \(2,\)"):
+        pj.batch_norm(x, scale[:2], bias, layout="NCHW")
+    with pytest.raises(TypeError, match="batch_norm: x has dtype int"):
+        pj.batch_norm(x.astype(int), scale, bias, layout="NCHW")
+
+
 def test_explain_reads_traced_arrays() -> None:
     said = []
 

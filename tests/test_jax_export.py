@@ -60,6 +60,7 @@ OPEN: dict[str, Callable[[Any], Any]] = {
     "indices": lambda x: pj.max_unpool(*pj.max_pool(x, 2, return_indices=True), x.shape),
     "adaptive": jax.grad(lambda x: (pj.adaptive_max_pool(x, 3) ** 2).sum() + (pj.adaptive_avg_pool(x, (3, 2)) ** 2).sum()),
     "global": lambda x: (pj.global_max_pool(x), pj.global_avg_pool(x), pj.lp_pool(x, 2)),
+    "batch norm": lambda x: pj.batch_norm(x, jnp.ones(1), jnp.ones(1), activation="relu"),
     "transposed": lambda x: pj.conv_transpose(x, jnp.ones((2, 2, 3, 1)), stride=2),
     "mapped": lambda x: jax.vmap(lambda a: pj.max_unpool(*pj.max_pool(a, 2, return_indices=True), a.shape))(x[:, None]),
     "twice the batch": lambda x: pj.avg_pool(jnp.concatenate([x, x + 1]), 2),

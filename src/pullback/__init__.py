@@ -16,6 +16,7 @@ from pullback.ops.adaptive_pool import (
     adaptive_max_pool_jvp,
 )
 from pullback.ops.avg_pool import avg_pool, avg_pool_grad
+from pullback.ops.batch_norm import batch_norm, batch_norm_grad
 from pullback.ops.bias import conv_grad_bias
 from pullback.ops.conv import conv, conv_grad_filter, conv_grad_input
 from pullback.ops.conv_transpose import conv_transpose
@@ -52,6 +53,8 @@ __all__ = [
     "avg_pool_grad",
     "backend",
     "backends",
+    "batch_norm",
+    "batch_norm_grad",
     "conv",
     "conv_grad_bias",
     "conv_grad_filter",

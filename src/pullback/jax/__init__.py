@@ -16,6 +16,8 @@ except ImportError as error:
 
 from pullback.jax import differentiation, mapping  # noqa: F401 (they give the primitives their rules)
 from pullback.jax.composed import (
+    batch_norm,
+    batch_norm_grad,
     conv_grad_bias,
     conv_transpose,
     global_avg_pool,
@@ -55,6 +57,8 @@ __all__ = [
     "adaptive_max_pool_jvp",
     "avg_pool",
     "avg_pool_grad",
+    "batch_norm",
+    "batch_norm_grad",
     "conv",
     "conv_grad_bias",
     "conv_grad_filter",

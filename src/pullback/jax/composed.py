@@ -1,4 +1,4 @@
-"""Ops that are calls of other ops: transposed convolution, the gradient of the bias, global and Lp pooling."""
+"""Ops that are calls of other ops, or of JAX's: transposed convolution, the bias's gradient, global and Lp pooling, batch norm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from pullback.jax.primitives import FUNCTIONS, bound, problem_of, public, with_bias
 from pullback.jax.symbolic import check_only_batch
-from pullback.ops.arguments import layout_of, split_shape
+from pullback.ops.arguments import check_float, layout_of, split_shape
+from pullback.ops.batch_norm import Rules, check, formula, named
 from pullback.ops.hints import DEFAULT_LAYOUT
 from pullback.ops.lp_pool import as_exponent, root, wide
 
@@ -53,6 +54,33 @@ def _lp_pool_grad(dy: Any, x: Any, window: Any, **keywords: Any) -> Any:
     return jax.vjp(lambda a: _lp_pool(a, window, **keywords), jnp.asarray(x))[1](jnp.asarray(dy))[0]
 
 
+def _of_batch_norm(
+    op: str, required: dict[str, Any], *, mean: Any = None, variance: Any = None, eps: Any = 1e-5, activation: Any = None,
+    add: Any = None, layout: str = DEFAULT_LAYOUT,
+) -> tuple[dict[str, Any], Rules]:  # fmt: skip
+    """The arrays of a call, and its rules."""
+    given = named(required, mean=mean, variance=variance, add=add)
+    arrays = {name: jnp.asarray(value) for name, value in given.items()}
+    check_float(op, "x", arrays["x"].dtype)
+    check_only_batch(op, "x", arrays["x"].shape)
+    return arrays, check(op, arrays, eps, activation, layout)
+
+
+def _batch_norm(x: Any, scale: Any, bias: Any, *, return_statistics: bool = False, **keywords: Any) -> Any:
+    found = formula(jnp, *_of_batch_norm("batch_norm", {"x": x, "scale": scale, "bias": bias}, **keywords))
+    return found if return_statistics else found[0]
+
+
+def _batch_norm_grad(dy: Any, x: Any, scale: Any, bias: Any, **keywords: Any) -> Any:
+    required = {"dy": dy, "x": x, "scale": scale, "bias": bias}
+    arrays, rules = _of_batch_norm("batch_norm_grad", required, **keywords)
+    of = {name: arrays[name] for name in ("x", "scale", "bias", "add") if name in arrays}
+    gradients = jax.vjp(lambda of: formula(jnp, arrays | of, rules)[0], of)[1](arrays["dy"])[0]
+    return tuple(gradients[name] for name in of)
+
+
+batch_norm = public("batch_norm", _batch_norm)
+batch_norm_grad = public("batch_norm_grad", _batch_norm_grad)
 conv_transpose = public("conv_transpose", _conv_transpose)
 conv_grad_bias = public("conv_grad_bias", _conv_grad_bias)
 global_max_pool = public("global_max_pool", _over_all_cells("max_pool", lambda arrays: jnp.shape(arrays[0])))

@@ -57,11 +57,13 @@ def _too_deep(value: Any) -> bool:
 
 def as_float_array(op: str, name: str, value: npt.ArrayLike) -> Array:
     array = as_array(op, name, value)
-    if not is_supported_float(array.dtype):
-        raise TypeError(
-            f"{op}: {name} has dtype {array.dtype}; the dtypes are {', '.join(FLOAT_NAMES)} (use {name}.astype(...))"
-        )
+    check_float(op, name, array.dtype)
     return array
+
+
+def check_float(op: str, name: str, dtype: np.dtype[Any]) -> None:
+    if not is_supported_float(dtype):
+        raise TypeError(f"{op}: {name} has dtype {dtype}; the dtypes are {', '.join(FLOAT_NAMES)} (use {name}.astype(...))")
 
 
 def as_indices(op: str, value: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -37,7 +37,11 @@ KEYWORDS = {
     "return_indices": "return_index include_batch_in_index with_indices",
     "indices": "argmax index I",
     "output_size": "output_shape size",
-    "bias": "b biases",
+    "bias": "b biases beta B",
+    "scale": "gamma weight",
+    "mean": "running_mean input_mean",
+    "variance": "var running_var input_var",
+    "eps": "epsilon variance_epsilon",
 }
 MEANINGS = {
     "ceil_mode": 'rounding="ceil" is ceil_mode=True',
@@ -69,6 +73,8 @@ FUNCTIONS = {
     "mean_pool": "avg_pool",
     "max_pool_with_argmax": "max_pool with return_indices=True",
     "max_pool_with_indices": "max_pool with return_indices=True",
+    "batch_normalization": "batch_norm",
+    "batch_norm_backward": "batch_norm_grad",
     "value_and_grad": "value_and_grads",
     "set_threads": "set_num_threads",
     "num_threads": "get_num_threads",
