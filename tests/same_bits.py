@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import ml_dtypes  # noqa: F401 (bfloat16)
 import numpy as np
 from cpu_calls import LAYOUTS, as_tuple, pool_arguments, reals, shaped
 
@@ -22,6 +23,7 @@ import pullback as pb
 from pullback import training_kernels as training
 from pullback.cpu.engine import threads
 from pullback.cpu.kernel_list import TABLES
+from pullback.cpu.machine_code.levels import has_pairs
 from pullback.registry import kernels_for
 
 Call = Callable[[], Any]
@@ -45,6 +47,7 @@ CONVS: dict[str, tuple[Any, ...]] = {
     "deep": (4, (7, 7), 144, 160, 1, (3, 3), {}),
     "cropped": (2, (41, 32), 16, 24, 1, (3, 3), {"padding": ((0, -1), (0, -2)), "stride": 2, "rounding": "ceil"}),
 }
+PAIRED = ("small", "deep", "strided")  # also in bfloat16
 POOLS: dict[str, tuple[Any, ...]] = {
     "small": (1, 3, (8, 9), (3, 2), {}),
     "overlapping": (3, 24, (33, 35), (3, 2), {"stride": (2, 1), "padding": "same"}),
@@ -79,6 +82,14 @@ def convolutions() -> Iterator[tuple[str, Call]]:
             for op, arguments in calls.items():
                 for kernel, call in by_name(op, arguments, keywords):
                     yield f"{kernel} {name} {layout}", call
+                if name in PAIRED:
+                    halved = tuple(a.astype("bfloat16") if isinstance(a, np.ndarray) else a for a in arguments)
+                    yield f"{op}/pairs {name} {layout}", partial(_by_pairs, op, halved, keywords)
+
+
+def _by_pairs(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    with pb.kernel("pairs"):
+        return getattr(pb, op)(*arguments, **keywords)
 
 
 def pools() -> Iterator[tuple[str, Call]]:
@@ -168,7 +179,8 @@ def main(cores: int, counts: list[int], problems: int = 0) -> None:
                         found.setdefault(name, {})[count] = digest(call())
                 kernel = name.split()[0]
                 cut[kernel] = max(cut.get(kernel, 0), pieces[0])
-    missing = {f"{op}/{row.name}" for op, table in TABLES.items() for row in table} - set(cut)
+    absent = () if has_pairs() else ("pairs",)
+    missing = {f"{op}/{row.name}" for op, table in TABLES.items() for row in table if row.name not in absent} - set(cut)
     print(json.dumps({"hashes": found, "pieces": cut, "missing": sorted(missing)}))
 
 

@@ -37,6 +37,9 @@ def geometry(rng: random.Random) -> tuple[tuple[int, ...], tuple[int, ...], dict
     return size, window, {"stride": stride, "dilation": dilation, "padding": padding, "rounding": rounding}
 
 
+ELSEWHERE = ("crop", "pairs")  # tested by test_crop.py, and with bfloat16 by conv/test_pairs.py
+
+
 def whole_numbers(rng: random.Random, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.random.default_rng(rng.getrandbits(32)).integers(-3, 4, shape).astype(dtype)
 
@@ -95,7 +98,7 @@ def random_calls(op: str, dtype: str) -> Iterator[Call]:
 
 @pytest.mark.parametrize("op", [*CONVS, *MAXIMA, *MEANS])
 def test_kernels_are_right_on_all_they_can_run(op: str) -> None:
-    own = [kernel for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu" and kernel.name != "crop"]  # see test_crop.py
+    own = [kernel for kernel in kernels_for(op, "cpu") if kernel.backend == "cpu" and kernel.name not in ELSEWHERE]
     ran, slower = dict.fromkeys([kernel.name for kernel in own], 0), 0
     for arguments, keywords in random_calls(op, "float32"):
         with pb.backend("reference"):

@@ -23,7 +23,7 @@ CLEAR = 1.15
 MOST_CALLS = 6 * MANY_SAMPLES  # after which a backward pass that never came is no longer waited for
 MARGIN = 0.98  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
 # As a whole our way must win by more, for what it costs elsewhere in a step: results are freed in Python, and memory of two kinds
-# is in use, so that the system has more pages to clear. (Without this, networks of many small layers lost 3 to 8 %.)
+# is in use, so that the system has more pages to clear. (Without this, networks of many small layers lost some percent.)
 WHOLE_MARGIN, ELSEWHERE = 0.95, 1e-5  # seconds for each pass
 NATIVE_SECONDS = 5e-6  # what a call of PyTorch's layer costs beside its ops
 

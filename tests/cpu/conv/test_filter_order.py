@@ -24,6 +24,7 @@ CASES: tuple[tuple[Any, ...], ...] = (  # batch, size, channels in and out, wind
     (1, (5, 6, 7), 6, 19, (3, 2, 3), {"padding": 1}),
     (1, (8, 9), 12, 12, (3, 3), {"groups": 12}),
     (1, (8, 9), 12, 12, (3, 3), {"groups": 12, "padding": 1}),
+    (1, (8, 9), 20, 20, (3, 3), {"groups": 20, "padding": 1}),
 )
 
 

@@ -158,7 +158,7 @@ def test_info_names_the_machine_the_cache_and_the_kernels(capsys: pytest.Capture
     out = capsys.readouterr().out
     assert f"{level().name}, {level().vector_bytes} bytes" in out
     assert str(disk_cache.cache_directory()) in out
-    assert "3 (this process may use" in out
+    assert "3 (this process has" in out
     assert ", ".join(f"{kernel.backend}/{kernel.name}" for kernel in registry.kernels_for("max_pool", "cpu")) in out
     assert "unavailable" not in out
 
