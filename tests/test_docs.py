@@ -112,7 +112,7 @@ def test_targets_and_files_exist():
 
 
 def test_commands_exist(capsys):
-    commands = found_in_pages(r"pullback ([a-z]+(?: (?:plot|scaling|kernels|page)\b)?)(.*)")
+    commands = found_in_pages(r"pullback ([a-z]+(?: (?:plot|scaling|kernels|page|cliffs|schedule)\b)?)(.*)")
     assert {"check", "info", "warmup", "bench", "bench plot"} <= {words for words, _ in commands}
     for words, rest in commands:
         with pytest.raises(SystemExit) as end:

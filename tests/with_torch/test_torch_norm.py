@@ -178,6 +178,10 @@ class Block(nn.Module):
             return z + x
         if self.what == "sum of itself":
             return self.relu(z + z)
+        if self.what == "sum with a factor":
+            w = self.other(x)
+            w.add_(x, alpha=3)
+            return self.relu(torch.add(z, x, alpha=2)) + self.relu(w)
         if self.what == "used twice":
             return torch.relu(z) * z + torch.relu(z + x).mean() * z.sigmoid()
         if self.what == "result not taken":
@@ -214,8 +218,8 @@ def all_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WHAT = (
-    "relu", "relu6", "functions", "sum", "sum in place", "sum of two", "sum alone", "sum of itself", "used twice",
-    "result not taken", "a function of its own", "changed in place", "twice", "other shape", "views",
+    "relu", "relu6", "functions", "sum", "sum in place", "sum of two", "sum alone", "sum of itself", "sum with a factor",
+    "used twice", "result not taken", "a function of its own", "changed in place", "twice", "other shape", "views",
 )  # fmt: skip
 
 

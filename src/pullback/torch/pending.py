@@ -215,7 +215,7 @@ def _hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: 
     return _relu(input, Relu(float(max_val)), inplace) if min_val == 0 < max_val else None
 
 
-def _add(input: Any, other: Any, in_place: bool = False) -> Any:
+def _sum_of(input: Any, other: Any, in_place: bool) -> Any:
     first, second = (input, other) if in_place or _waits(input) else (other, input)
     if not _waits(first) or first.source.add is not None or first is second:
         return None
@@ -230,8 +230,13 @@ def _add(input: Any, other: Any, in_place: bool = False) -> Any:
     return _sum(first, second, in_place)
 
 
-def _iadd(input: Any, other: Any) -> Any:
-    return _add(input, other, True)
+def _add(input: Any, other: Any, **more: Any) -> Any:
+    """A sum of two; with a factor or a place for the result it is PyTorch's."""
+    return None if more else _sum_of(input, other, False)
+
+
+def _iadd(input: Any, other: Any, **more: Any) -> Any:
+    return None if more else _sum_of(input, other, True)
 
 
 def _relu_(input: Any) -> Any:
