@@ -58,16 +58,16 @@ POOLS: dict[str, tuple[Any, ...]] = {
 }
 
 
+def on_kernel(name: str, op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    with pb.kernel(name):
+        return getattr(pb, op)(*arguments, **keywords)
+
+
 def by_name(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[tuple[str, Call]]:
     """The call on every kernel of the op."""
     for kernel in kernels_for(op, "cpu"):
         if kernel.backend == "cpu":
-
-            def run(name: str = kernel.name) -> Any:
-                with pb.kernel(name):
-                    return getattr(pb, op)(*arguments, **keywords)
-
-            yield f"{op}/{kernel.name}", run
+            yield f"{op}/{kernel.name}", partial(on_kernel, kernel.name, op, arguments, keywords)
 
 
 def convolutions() -> Iterator[tuple[str, Call]]:
@@ -84,12 +84,7 @@ def convolutions() -> Iterator[tuple[str, Call]]:
                     yield f"{kernel} {name} {layout}", call
                 if name in PAIRED:
                     halved = tuple(a.astype("bfloat16") if isinstance(a, np.ndarray) else a for a in arguments)
-                    yield f"{op}/pairs {name} {layout}", partial(_by_pairs, op, halved, keywords)
-
-
-def _by_pairs(op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    with pb.kernel("pairs"):
-        return getattr(pb, op)(*arguments, **keywords)
+                    yield f"{op}/pairs {name} {layout}", partial(on_kernel, "pairs", op, halved, keywords)
 
 
 def pools() -> Iterator[tuple[str, Call]]:
