@@ -23,6 +23,7 @@ from pullback.cpu.simd.vectors import (
     LLVM_TYPES,
     constant_vector,
     declare,
+    opaque,
     pointer,
     some_lanes,
     splat_lanes,
@@ -97,12 +98,13 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         return add_products(builder, total, a, b) if lanes.pairs else builder.call(fma, [a, b, total])
 
     # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number.
+    # LLVM must not know how these belong together: it would step from row to row, and the sums wait for that chain of additions.
     def row_indices(distance: Any) -> list[tuple[Any, int]]:
         odd = {}
         for r in range(1, rows):
             number = r // (r & -r)
             if number not in odd:
-                odd[number] = builder.mul(distance, ir.Constant(I64, number))
+                odd[number] = opaque(builder, builder.mul(distance, ir.Constant(I64, number)))
         return [(none, 0) if r == 0 else (odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(rows)]
 
     def row_place(base: Any, index: tuple[Any, int]) -> Any:

@@ -100,6 +100,12 @@ _binary(operator.and_, "and_", "and_")
 _binary(operator.or_, "or_", "or_")
 
 
+def opaque(builder: Any, value: Any) -> Any:
+    """The same 64-bit number in a register, of which the optimiser knows nothing more."""
+    kind = ir.FunctionType(I64, [I64])
+    return builder.asm(kind, "", "=r,0", [value], False)
+
+
 def constant_vector(vector: ir.VectorType, values: Any) -> ir.Constant:
     return ir.Constant(vector, list(values))
 
