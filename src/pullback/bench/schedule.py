@@ -1,6 +1,6 @@
 """A model of the schedule: the time of a call at any number of threads, from the times of its pieces on one.
 
-The simulation claims pieces as the pool does: in ascending order, by whoever is free, one claim at a time. It knows nothing of what
+The simulation claims pieces as the pool does: of one range for each thread in turn, by whoever is free, one claim at a time. It knows nothing of what
 threads share beside the ticket: no memory bandwidth (but for a floor that can be given), no frequency that falls, no second socket.
 """
 
@@ -61,7 +61,8 @@ def job_seconds(job: Job, costs: Costs, threads: int) -> float:
     free = [costs.call] + [costs.call + late] * (count - 1)
     heapq.heapify(free)
     unclaimed, end = 0.0, 0.0
-    for seconds in job.pieces:
+    each = -(-len(job.pieces) // count)
+    for seconds in (seconds for first in range(each) for seconds in job.pieces[first::each]):
         begin = max(heapq.heappop(free), unclaimed)
         unclaimed = begin + costs.claim
         heapq.heappush(free, unclaimed + seconds)

@@ -103,11 +103,15 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def one_channel(args: CellsOneChannel, piece, scratch):
         image, block, segment, phases = place_of(args, piece)
-        copy_block(args, segment, image, block, scratch)
+        area = scratch
+        if args.in_place:
+            area = args.source + image * args.source_rows * args.source_pitch
+        else:
+            copy_block(args, segment, image, block, scratch)
         for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
             out = args.target + (image * args.rows + r) * args.target_pitch
             to = scratch + args.stage if args.stage else out
-            one_channel_row(args, phases, scratch, to, args.weights, args.out_channels, r)
+            one_channel_row(args, phases, area, to, args.weights, args.out_channels, r)
             if args.stage:
                 stream_bytes(out, scratch + args.stage, args.target_pitch)
         if args.stage or args.stream:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.common import is_depthwise
-from pullback.cpu.depthwise.records import Offsets, Segment
+from pullback.cpu.depthwise.records import FEW_COLUMNS, Offsets, Segment
 from pullback.cpu.depthwise.tables import Columns, Ints, column_phases, phase_tables, reach_of, segments_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
@@ -87,6 +87,45 @@ def _segment(sides: Sides, part: list[Columns], begin: int, end: int) -> Mapping
         "source_start": c0 * sides.source_cell, "source_bytes": (c1 - c0) * sides.source_cell,
         "target_start": first * sides.target_cell, "target_bytes": (last - first) * sides.target_cell,
     }  # fmt: skip
+
+
+def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, Any]:
+    """Fields of a CellsCopied record whose source rows are read where they are: columns at their ends have taps of their own."""
+    window = problem.window
+    lists = rows(window, sides.forward)
+    phases = column_phases(window, sides.forward)
+    wanted = tuning.BLOCKS_EACH * threads
+    each = max(1, ceil_div(sides.rows * problem.batch, wanted))
+    first_rows = np.append(np.arange(0, sides.rows, each, dtype=np.int64), sides.rows)
+    blocks = len(first_rows) - 1
+    many = ceil_div(wanted, max(1, blocks * problem.batch))
+    split = segments_of(phases, sides.cols, max(1, min(many, sides.cols // tuning.FEWEST_SEGMENT_COLUMNS)))
+    cell_bytes = (sides.source_cell, sides.target_cell, sides.tap_weights)
+    tables: list[Ints] = []
+    ends: list[Ints] = []
+    before = 0
+    for part in split:
+        table, known = phase_tables(part, sides.source_cols, cell_bytes, 0, False, before)
+        tables.append(table)
+        ends.append(known)
+        before += len(known)
+    pitch, no_rows = sides.source_cols * sides.source_cell, np.zeros(1, np.int64)
+    return {
+        "source": None, "source_rows": sides.source_rows, "source_pitch": pitch,
+        "rows": sides.rows, "target_pitch": sides.target_pitch, "out_channels": sides.out_channels,
+        "blocks": blocks, "block_rows": first_rows, "halo_ptr": no_rows, "halo_rows": no_rows,
+        "segments": len(split), "segment_table": Segment.table([_segment(sides, part, 0, 0) for part in split]),
+        "cell": sides.source_cell, "area_pitch": pitch, "row_ptr": lists.ptr,
+        "row_offsets": Offsets.columns(source=lists.source * pitch, weight=lists.tap * (window.kernel[-1] * sides.tap_weights)),
+        "parts": 1, "part_offsets": Offsets.columns(source=0, weight=0), "phases": len(phases),
+        "phase_table": np.concatenate(tables), "ends": np.concatenate(ends),
+    }  # fmt: skip
+
+
+def middle_share(problem: Problem, sides: Sides) -> float:
+    """Of the target columns: those that meet all taps and have neighbours enough for a tile of them."""
+    counts = [phase.middle(sides.source_cols) for phase in column_phases(problem.window, sides.forward)]
+    return sum(end - begin for begin, end in counts if end - begin >= FEW_COLUMNS) / max(1, sides.cols)
 
 
 def _tables(

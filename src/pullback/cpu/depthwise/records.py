@@ -118,9 +118,9 @@ class CellsGather(Record):
 
 
 class CellsOneChannel(CellsCopied, CellsGather):
-    """cells_kernel.py, one channel per group."""
+    """cells_kernel.py, one channel per group. in_place: the source is read where it is; offsets of rows count from an image's first."""
 
-    ints = "stage"  # where in scratch a target row waits for a non-temporal copy; 0: it does not
+    ints = "in_place stage"  # stage: where in scratch a target row waits for a non-temporal copy; 0: it does not
 
 
 class CellsSeveralChannels(CellsSpread, CellsGather):

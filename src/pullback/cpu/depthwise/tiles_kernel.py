@@ -28,8 +28,8 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     """`cells` target columns of n channels: sums over taps of source vectors times weight vectors, `registers` vectors at a time.
 
     args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads
-    source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets and
-    weights are touched; of the source, which lies in scratch, whole vectors. registers = 0: n is one vector at the most.
+    source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets,
+    weights and source are touched. registers = 0: n is one vector at the most.
     """
 
     @intrinsic
@@ -56,12 +56,12 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
                 if reach == 0 and cells > 1:
                     for i, p in product(range(size), range(cells)):
                         place = builder.add(builder.add(at, tap_steps[i]), source_steps[p])
-                        found[p] = emitter.fma(emitter.load(place, True), factors[i], found[p])
+                        found[p] = emitter.fma(emitter.load(place, True, mask), factors[i], found[p])
                     return found
                 for place in range((cells - 1) * reach + size):
                     users = [(p, place - p * reach) for p in range(cells) if 0 <= place - p * reach < size]
                     if users:
-                        cell = emitter.load(builder.add(at, tap_steps[place]), True)
+                        cell = emitter.load(builder.add(at, tap_steps[place]), True, mask)
                         for p, i in users:
                             found[p] = emitter.fma(cell, factors[i], found[p])
                 return found

@@ -16,6 +16,7 @@ MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, a
 MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
 FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too long for scratch
 
+IN_PLACE_COLUMNS = 0.5  # share of a row's columns that meet all taps, from which on the source is read where it is, channels_last
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache
 PLANES_AREA_BYTES = 256 << 10  # unpacked rows of a block, channels_first
@@ -29,6 +30,7 @@ SLIDE_PRODUCTS = 5  # the largest window of a filter gradient
 SLIDE_CELLS_UNITS = 64  # parts of blocks of all images, where these stay worth it
 SLIDE_CELLS_CHANNELS = 64  # the fewest channels of a part: some lines of each cell
 SLIDE_CELLS_IMAGE = 544 << 10  # the largest image of a filter gradient, in bytes
+SLIDE_CELLS_COLUMNS = 12  # target columns from which on windows of 3x3 are left to `group_cells`
 SLIDE_CELLS_HALOS = 3  # the fewest target rows of a block, in rows that it reads above or below them
 # Share of the lanes of a row's vectors that must hold columns: where `flat` could run, by the size of windows; where it could not.
 SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2

@@ -13,6 +13,9 @@ def _rest_of_line(line: int, used: int) -> str:
 class Job(Record):
     """The one job of a pool. An odd generation is an open job; `slots`: how many more threads may join it.
 
+    Its pieces are `ranges` ranges of `each` (the last ones may be short), one for each thread. Tickets go round the ranges: pieces
+    that are claimed together lie far apart, so that no thread writes beside another, nor prefetches what that one writes.
+
     A cache line each: what waiting workers look at, what they change as they come and go, the next piece, and the job itself. On
     one line, every claim would take it from all who wait.
     """
@@ -20,7 +23,7 @@ class Job(Record):
     changes = True
     ints = (
         f"generation stopped sleeping busy {_rest_of_line(0, 4)} active slots {_rest_of_line(1, 2)} ticket {_rest_of_line(2, 1)} "
-        f"pieces function arguments scratch stride {_rest_of_line(3, 5)}"
+        f"pieces function arguments scratch stride ranges each {_rest_of_line(3, 7)}"
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.kernel_records import Job
+from pullback.cpu.engine.sizes import ceil_div
 from pullback.cpu.engine.threads import stride_of, take_scratch
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
@@ -46,7 +47,7 @@ class Team:
         scratch = take_scratch(stride * count)
         fields = dict.fromkeys((name for name, _ in Job.FIELDS), 0) | {
             "slots": count - 1, "pieces": pieces, "function": function, "arguments": arguments, "scratch": scratch.address,
-            "stride": stride,
+            "stride": stride, "ranges": count, "each": ceil_div(pieces, count),
         }  # fmt: skip
         job = struct.pack(f"={len(fields)}q", *fields.values())
         done = self._lead(*self._where, job, size)

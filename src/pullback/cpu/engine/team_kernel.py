@@ -54,11 +54,23 @@ joined:
   %stride = load i64, i64* %stride.at
   %offset = mul i64 %slot, %stride
   %memory = add i64 %scratch, %offset
+  %ranges.at = getelementptr i64, i64* %job, i64 $ranges
+  %ranges = load i64, i64* %ranges.at
+  %each.at = getelementptr i64, i64* %job, i64 $each
+  %each = load i64, i64* %each.at
+  %tickets = mul i64 %ranges, %each
   br label %next
 next:
-  %piece = atomicrmw add i64* %ticket, i64 1 seq_cst
-  %left = icmp slt i64 %piece, %pieces
-  br i1 %left, label %work, label %done
+  %claimed = atomicrmw add i64* %ticket, i64 1 seq_cst
+  %left = icmp slt i64 %claimed, %tickets
+  br i1 %left, label %find, label %done
+find:
+  %range = urem i64 %claimed, %ranges
+  %begin = mul i64 %range, %each
+  %place = udiv i64 %claimed, %ranges
+  %piece = add i64 %begin, %place
+  %there = icmp slt i64 %piece, %pieces
+  br i1 %there, label %work, label %next
 work:
   call i32 %function(i64* %places, i64* %places, i64 %arguments, i64 %piece, i64 %memory)
   br label %next

@@ -1,7 +1,7 @@
 """The native half of the thread pool: taking it, claiming pieces of a job, and spinning for the next one.
 
-Pieces are claimed by an atomic ticket, so the split of the
-work never depends on the number of threads.
+Pieces are claimed by an atomic ticket, so the split of the work never depends on the number of threads; which piece a ticket stands
+for does (see Job).
 """
 
 from __future__ import annotations
@@ -52,10 +52,13 @@ def claim(job, slot):
     """Run pieces until none is left."""
     function, arguments, pieces = job.function, job.arguments, job.pieces
     scratch = job.scratch + slot * job.stride
-    piece = atomic_add(job.ticket_at, 1)
-    while piece < pieces:
-        call_piece(function, arguments, piece, scratch)
-        piece = atomic_add(job.ticket_at, 1)
+    ranges, each = job.ranges, job.each
+    ticket = atomic_add(job.ticket_at, 1)
+    while ticket < ranges * each:
+        piece = ticket % ranges * each + ticket // ranges
+        if piece < pieces:
+            call_piece(function, arguments, piece, scratch)
+        ticket = atomic_add(job.ticket_at, 1)
     fence()
 
 
@@ -125,6 +128,8 @@ def build(lanes: Any) -> dict[str, Any]:
                 job.arguments = args.arguments
                 job.scratch = args.scratch
                 job.stride = args.stride
+                job.ranges = args.slots
+                job.each = (args.pieces + args.slots - 1) // args.slots
                 atomic_add(job.generation_at, 1)
                 if atomic_load(job.sleeping_at) > 0:
                     wake(job, system, args.slots - 1)
@@ -170,7 +175,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 continue
             # Who comes too late does not enter: its caller would wait for it. What is read here may be of a later job already,
             # which then has another generation.
-            if atomic_load(job.slots_at) > 0 and atomic_load(job.ticket_at) < job.pieces:
+            if atomic_load(job.slots_at) > 0 and atomic_load(job.ticket_at) < job.ranges * job.each:
                 atomic_add(job.active_at, 1)
                 if atomic_load(job.generation_at) == generation:
                     slot = atomic_add(job.slots_at, -1)
