@@ -47,6 +47,8 @@ class Blocks:
     ranges: int
     range_blocks: int
     by_images: bool
+    group_parts: int
+    part_groups: int
 
 
 def _runs_over_images(sweep: Sweep) -> bool:
@@ -87,9 +89,35 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
             images += 1
         images = even_parts(sweep.images, images)
     n_blocks = ceil_div(sweep.target_channels, 2 * v)
+    # In channels_last a group has a few bytes of each cell: a piece takes all groups, of few enough cells that these stay near.
+    together = (
+        sweep.groups > 1
+        and problem.layout == "channels_last"
+        and sweep.groups * sweep.target_channels <= tuning.GROUPS_CHANNELS
+    )
+    part_groups = sweep.groups if together else 1
+
+    def touched(images: int, rows: int, cols: int) -> int:
+        """Bytes of all groups of a block."""
+        read = images * depth * ((rows - 1) * h.source_step + 1) * ((cols - 1) * w.source_step + 1) * sweep.source_channels
+        made = images * rows * h.target_step * cols * w.target_step * d.target_step * sweep.target_channels
+        return (read + made) * sweep.groups * problem.dtype.itemsize
+
+    while (
+        together and images * rows * cols > 2 * height and touched(images, rows, cols) > l2 * tuning.GROUPS_L2 and not by_images
+    ):
+        if images > 1:
+            images = even_parts(sweep.images, images - 1)
+        elif rows > 1:
+            rows = even_parts(h.bases, rows - 1)
+        elif cols > 2 * height:
+            cols = even_parts(w.bases, max(2 * height, cols // 2), height)
+        else:
+            break
 
     def pieces() -> int:
-        return ceil_div(sweep.images, images) * d.bases * ceil_div(h.bases, rows) * ceil_div(w.bases, cols) * sweep.groups
+        blocks = ceil_div(sweep.images, images) * d.bases * ceil_div(h.bases, rows) * ceil_div(w.bases, cols)
+        return blocks * ceil_div(sweep.groups, part_groups)
 
     wanted, fewest = (tuning.PIECES, 4) if threads <= 4 else (tuning.PIECES_EACH * threads, 1)
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
@@ -102,10 +130,15 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
             cols = even_parts(w.bases, max(6 * height, cols // 2), height)
         else:
             break
+    while pieces() < wanted and part_groups > 1:
+        part_groups = even_parts(sweep.groups, part_groups - 1)
     range_blocks = n_blocks
     while pieces() * ceil_div(n_blocks, range_blocks) < wanted and range_blocks > fewest:
         range_blocks = even_parts(n_blocks, range_blocks - 1)
-    return Blocks(images, rows, cols, channels, ceil_div(n_blocks, range_blocks), range_blocks, by_images)
+    return Blocks(
+        images, rows, cols, channels, ceil_div(n_blocks, range_blocks), range_blocks, by_images,
+        ceil_div(sweep.groups, part_groups), part_groups,
+    )  # fmt: skip
 
 
 @planned_for_threads
@@ -184,7 +217,7 @@ def direct_plan(
         calls = min(panels, blocks.range_blocks) * cuts
         ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
-        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
+        "group_parts": blocks.group_parts, "part_groups": blocks.part_groups, "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
         "col_blocks": ceil_div(w.bases, blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],
@@ -200,7 +233,7 @@ def direct_plan(
     }  # fmt: skip
     pieces = ceil_div(sweep.images, blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
     compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("channels_first", not last),), pairs)
-    swept = make_plan(compiled, DirectSweep, pieces * sweep.groups * blocks.ranges, scratch, work_of(sweep, terms), given)
+    swept = make_plan(compiled, DirectSweep, pieces * blocks.group_parts * blocks.ranges, scratch, work_of(sweep, terms), given)
     packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
     if pairs:

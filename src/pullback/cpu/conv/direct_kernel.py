@@ -1,6 +1,6 @@
 """Direct convolution with vectors over the output channels: tiles of target cells by channels, summed over (tap, channel).
 
-A piece is a block of base positions (see sweep.py) and a range of output channels. Its source cells are packed into scratch with
+A piece is a block of base positions (see sweep.py), some groups and a range of output channels. Its source cells are packed into scratch with
 their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results
 go straight to the target, or through a block in scratch where they must be narrowed or transposed into channels_first. With lanes
 of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the target.
@@ -215,14 +215,9 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                         for w in range(cols):
                             narrow_run(block + w * c_cell, out + w * args.target_cell, n)
 
-    def sweep(args: DirectSweep, piece, scratch):
-        n_range, rest = piece % args.ranges, piece // args.ranges
-        group, rest = rest % args.groups, rest // args.groups
-        w0, rest = rest % args.col_blocks * args.block_cols, rest // args.col_blocks
-        h0, rest = rest % args.row_blocks * args.block_rows, rest // args.row_blocks
-        d0, i0 = rest % args.depths, rest // args.depths * args.block_images
-        images = min(args.images - i0, args.block_images)
-        h1, w1 = min(args.rows, h0 + args.block_rows), min(args.cols, w0 + args.block_cols)
+    @inline
+    def sweep_group(args, group, n_range, images, i0, d0, h0, h1, w0, w1, scratch):
+        """A block of one group, and a range of its output channels."""
         x = args.source + group * args.source_group + i0 * args.source_image
         # The target cells of the block: in the target, or in scratch with the channels of a cell side by side.
         td0, th0, tw0 = d0 * args.to_d, h0 * args.to_h, w0 * args.to_w
@@ -283,6 +278,17 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 if args.buffered and c0 + size == args.channels:
                     out = origin + n0 * args.target_channel
                     copy_out(args, c_block, c_image, c_plane, c_row, c_cell, out, images, depths, rows, cols, n)
+
+    def sweep(args: DirectSweep, piece, scratch):
+        n_range, rest = piece % args.ranges, piece // args.ranges
+        part, rest = rest % args.group_parts, rest // args.group_parts
+        w0, rest = rest % args.col_blocks * args.block_cols, rest // args.col_blocks
+        h0, rest = rest % args.row_blocks * args.block_rows, rest // args.row_blocks
+        d0, i0 = rest % args.depths, rest // args.depths * args.block_images
+        images = min(args.images - i0, args.block_images)
+        h1, w1 = min(args.rows, h0 + args.block_rows), min(args.cols, w0 + args.block_cols)
+        for group in range(part * args.part_groups, min(args.groups, (part + 1) * args.part_groups)):
+            sweep_group(args, group, n_range, images, i0, d0, h0, h1, w0, w1, scratch)
         if args.stream:
             fence()
 

@@ -16,7 +16,9 @@ MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, a
 MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
 FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too long for scratch
 
-IN_PLACE_COLUMNS = 0.5  # share of a row's columns that meet all taps, from which on the source is read where it is, channels_last
+IN_PLACE_COLUMNS = (
+    0.5  # share of a row's columns that meet all taps, from which on the source is read where it is, channels_last
+)
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache
 PLANES_AREA_BYTES = 256 << 10  # unpacked rows of a block, channels_first

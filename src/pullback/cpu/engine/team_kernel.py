@@ -66,9 +66,9 @@ next:
   br i1 %left, label %find, label %done
 find:
   %range = urem i64 %claimed, %ranges
-  %begin = mul i64 %range, %each
+  %first = mul i64 %range, %each
   %place = udiv i64 %claimed, %ranges
-  %piece = add i64 %begin, %place
+  %piece = add i64 %first, %place
   %there = icmp slt i64 %piece, %pieces
   br i1 %there, label %work, label %next
 work:
