@@ -91,9 +91,9 @@ def _cpu_lines() -> list[tuple[str, str]]:
 
 def _figures_text(found: Profile | None) -> str:
     """The figures that kernels are chosen by."""
-    from pullback.cpu.engine.profile import BUILT_IN
+    from pullback.cpu.engine.profile import unmeasured
 
-    figures = found or BUILT_IN
+    figures = found or unmeasured()
     rates = (
         f"{figures.fma / 1e9:.0f} GFLOP/s a core, {figures.fma_all / 1e9:.0f} all, memory {figures.memory_all / 1e9:.0f} GB/s"
     )

@@ -12,6 +12,7 @@ import pytest
 
 from pullback.cpu.engine import machine, profile, profile_file
 from pullback.cpu.engine.profile import BUILT_IN, FIGURES, Profile
+from pullback.cpu.machine_code.levels import level
 
 FACTORS = ("transposing", "transforming", "moving", "copying", "waiting", "calling", "sharing")
 KERNELS = ("scatter", "gather", "transpose")
@@ -28,6 +29,7 @@ def nothing_found(monkeypatch: pytest.MonkeyPatch, variable: Variable, tmp_path:
     variable("PULLBACK_CACHE_DIR", str(tmp_path / "cache"))
     variable("PULLBACK_PROFILE", None)
     monkeypatch.setattr(profile, "_current", None)
+    monkeypatch.setattr(profile, "cpu_kind", lambda: ("a maker", "of nothing known"))
     return variable
 
 
@@ -71,6 +73,13 @@ def test_kept_figures_are_found_and_builtin_leaves_them_aside(
     assert profile.profile() is BUILT_IN
     assert profile_file.forget()
     assert not profile_file.forget()
+
+
+@pytest.mark.usefixtures("nothing_found")
+def test_a_known_kind_of_cpu_has_its_recorded_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    (*kind, made_for), figures = next(iter(profile.RECORDED.items()))
+    monkeypatch.setattr(profile, "cpu_kind", lambda: tuple(kind))
+    assert profile.profile() is (figures if level().name == made_for else BUILT_IN)
 
 
 @pytest.mark.usefixtures("nothing_found")

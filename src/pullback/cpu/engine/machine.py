@@ -68,11 +68,23 @@ def machine() -> Machine:
     return Machine(made_for.vector_bytes, made_for.registers, made_for.masks_memory, *caches)
 
 
+def _cpu_info() -> dict[str, str]:
+    """What Linux tells of the first processor."""
+    lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.exists() else []
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+
+
+@cache
+def cpu_kind() -> tuple[str, str]:
+    """The processor's maker and family, where a virtual machine hides its name; empty where the system does not tell."""
+    told = _cpu_info()
+    return told.get("vendor_id", ""), told.get("cpu family", "")
+
+
 @cache
 def cpu_model() -> str:
     """The processor's name as the system gives it; of Arm's, which Linux gives no name, the numbers of maker and part."""
-    lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.exists() else []
-    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    told = _cpu_info()
     if "model name" in told:
         return told["model name"]
     numbers = [told[key] for key in ("CPU implementer", "CPU part") if key in told]

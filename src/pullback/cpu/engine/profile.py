@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+from pullback.cpu.engine.machine import cpu_kind
+from pullback.cpu.machine_code.levels import level
 from pullback.settings import QUIET_VARIABLE, environment
 
 PROFILE_VARIABLE = "PULLBACK_PROFILE"
@@ -96,6 +98,15 @@ BUILT_IN = Profile(
     transpose=4.0e9, transform=5.45e9, scatter=3.25e9, phases=5.1e9, gather=5.65e9,
     dispatch=1.5e-6, dispatch_thread=1.5e-6, wake=1.2e-5,
 )  # fmt: skip
+# CPUs whose figures are known, by maker, family and level: they need not be measured again to choose well.
+RECORDED = {
+    ("AuthenticAMD", "26", "x86-64-v4"): Profile(
+        source="recorded", cpu="AMD EPYC (Zen 5)", level="x86-64-v4", cores=2,
+        fma=2.89e11, fma_all=5.67e11, l1=3.4e11, l2=2.8e11, l3=1.3e11, memory=4.9e10, memory_all=1.13e11,
+        transpose=5.5e9, transform=7.6e9, scatter=5.5e9, phases=7.7e9, gather=9.3e9,
+        dispatch=8.2e-7, dispatch_thread=8.2e-7, wake=8.4e-6,
+    ),
+}  # fmt: skip
 
 
 def dearer(rate: float, built_in: float) -> float:
@@ -108,7 +119,8 @@ _current: Profile | None = None
 
 
 def profile() -> Profile:
-    """The figures in force: $PULLBACK_PROFILE (builtin, measure, or a file), else those kept of this CPU, else the built-in ones.
+    """The figures in force: $PULLBACK_PROFILE (builtin, measure, or a file), else those kept of this CPU, else those recorded of
+    its kind, else the built-in ones.
 
     They are looked for once in a process. Nothing is measured here unless `measure` asks for it, and then it is said.
     """
@@ -125,10 +137,15 @@ def known() -> Profile | None:
     return profile_file.read() if asked in ("", MEASURE_NAME) else profile_file.read_named(asked)
 
 
+def unmeasured() -> Profile:
+    """What counts where nothing is named or kept."""
+    return RECORDED.get((*cpu_kind(), level().name), BUILT_IN)
+
+
 def _find() -> Profile:
     global _current
     found = known()
-    _current = found or BUILT_IN  # while it is measured, choices go by these
+    _current = found or unmeasured()  # while it is measured, choices go by these
     if found is None and environment(PROFILE_VARIABLE) == MEASURE_NAME:
         from pullback.cpu import calibrate
         from pullback.cpu.engine import profile_file
