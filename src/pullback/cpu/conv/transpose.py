@@ -28,15 +28,19 @@ def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
     return make_plan(Variant("conv.transpose", "transpose", dtype.name), Transpose, count * bands, 0, moved, given)
 
 
-def transposed(matrices: Array) -> Array:
-    """A copy of a matrix, or of several along the first axis, with rows and columns exchanged."""
+def transposed(matrices: Array, target: Array | None = None) -> Array:
+    """A copy of a matrix, or of several along the first axis, with rows and columns exchanged; in `target`, if that is given."""
     *several, rows, cols = matrices.shape
-    if matrices.dtype.name not in NATIVE or 0 in matrices.shape:
-        return np.ascontiguousarray(matrices.swapaxes(-1, -2))
+    if target is None:
+        target = new_array((*several, cols, rows), matrices.dtype)
     try:
-        plan = _plan(math.prod(several), rows, cols, matrices.dtype)
+        known = matrices.dtype.name in NATIVE and matrices.size > 0
+        plan = _plan(math.prod(several), rows, cols, matrices.dtype) if known else None
     except MissingCode:
-        return np.ascontiguousarray(matrices.swapaxes(-1, -2))
-    source, target = np.ascontiguousarray(matrices), new_array((*several, cols, rows), matrices.dtype)
+        plan = None
+    if plan is None:
+        target[...] = matrices.swapaxes(-1, -2)
+        return target
+    source = np.ascontiguousarray(matrices)
     plan.run(source=address_of(source), target=address_of(target))
     return target

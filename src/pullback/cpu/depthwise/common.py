@@ -68,6 +68,8 @@ def groups_pay(problem: Problem) -> str | None:
     most = max(group_channels(problem))
     if most > tuning.MOST_GROUP_CHANNELS:
         return f"it is for groups of at most {tuning.MOST_GROUP_CHANNELS} channels in and out, not {most}"
+    if problem.layout == "channels_first" and problem.window.tap_count == 1 and max(problem.window.stride) > 1:
+        return "it takes whole rows apart, and windows of one cell with a stride read few cells of them"
     if (refused := several_groups(problem)) is None and _fills_vectors(problem):
         return "it spreads groups over vectors, and the channels of one group fill them well enough"
     return refused
@@ -76,6 +78,8 @@ def groups_pay(problem: Problem) -> str | None:
 def _fills_vectors(problem: Problem) -> bool:
     """Spreading costs some time for every cell, and leaves lanes empty where groups are wide on the source side (channels_last)."""
     sources, targets = group_channels(problem)[:: 1 if problem.op != "conv_grad_input" else -1]
+    if problem.op == "conv_grad_filter" and problem.layout == "channels_last":
+        return sources * targets > tuning.MOST_GROUP_PRODUCTS
     lanes = lanes_of(problem)
     direct = round_up(targets, lanes) / targets
     spread = tuning.SPREAD_COST + tuning.SPREAD_CELL_COST * profile().transposing / problem.window.tap_count

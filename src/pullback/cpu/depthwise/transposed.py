@@ -6,6 +6,7 @@ Where planes are small, or taken apart by a stride, unpacking them row by row co
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.conv.transpose import transposed as transpose
 from pullback.cpu.depthwise import planes, tuning
 from pullback.cpu.depthwise.common import group_channels, groups_pay, near
+from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
@@ -33,8 +35,8 @@ def can(problem: Problem) -> str | None:
 def pays(problem: Problem) -> str | None:
     if (refused := groups_pay(problem)) is not None:
         return refused
-    if moved_bytes(problem) > tuning.MOST_TRANSPOSED_BYTES:
-        return f"its copies would take more than {tuning.MOST_TRANSPOSED_BYTES >> 20} MiB"
+    if moved_bytes(problem) > problem.batch * tuning.MOST_TRANSPOSED_BYTES:
+        return f"its copies of an image would take more than {tuning.MOST_TRANSPOSED_BYTES >> 20} MiB"
     problem, is_near = near(problem)
     if not is_near or _time_of(problem) > planes.time_of(problem):
         return "transposing would take longer than unpacking planes saves"
@@ -64,16 +66,33 @@ def _last(array: Array) -> Array:
     return transpose(array.reshape(batch, channels, -1)).reshape(batch, *cells, channels)
 
 
-def _first(array: Array) -> Array:
-    batch, *cells, channels = array.shape
-    return transpose(array.reshape(batch, -1, channels)).reshape(batch, channels, *cells)
+def _first(array: Array, target: Array) -> None:
+    """Channels before cells, into the target."""
+    batch, *_, channels = array.shape
+    transpose(array.reshape(batch, -1, channels), target.reshape(batch, channels, -1))
+
+
+def _parts(problem: Problem) -> Iterator[tuple[Problem, slice]]:
+    """Parts of the batch whose copies are small, as problems in channels_last."""
+    image = max(1, moved_bytes(problem) // max(1, problem.batch))
+    each = max(1, tuning.MOST_TRANSPOSED_BYTES // image)
+    for first in range(0, problem.batch, each):
+        count = min(each, problem.batch - first)
+        yield replace(problem, layout="channels_last", batch=count), slice(first, first + count)
 
 
 def gather(problem: Problem, source: Array, filter: Array) -> Array:
     """conv and conv_grad_input."""
-    return _first(dispatch(replace(problem, layout="channels_last"), _last(source), np.moveaxis(filter, (0, 1), (-1, -2))))
+    weights = np.moveaxis(filter, (0, 1), (-1, -2))
+    target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
+    for part, images in _parts(problem):
+        _first(dispatch(part, _last(source[images]), weights), target[images])
+    return target
 
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
-    result = dispatch(replace(problem, layout="channels_last"), _last(dy), _last(x))
+    found = [dispatch(part, _last(dy[images]), _last(x[images])) for part, images in _parts(problem)]
+    result = found[0]
+    for more in found[1:]:  # parts of the batch do not depend on the machine
+        result += more
     return np.ascontiguousarray(np.moveaxis(result, (-1, -2), (0, 1)))

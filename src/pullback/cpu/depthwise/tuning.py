@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MOST_GROUP_CHANNELS = 16  # in a group on either side, beyond which `direct` fills its vectors
+MOST_GROUP_PRODUCTS = 22  # channels in times out of a group of a filter gradient in channels_last, likewise
 # Time of a multiplication of spread channels over one of `direct`, and of spreading a cell over the same (8, 16 channels a group).
 SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
@@ -43,7 +44,7 @@ LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of 
 BLOCKS_EACH = 4  # for each thread, where no sum is cut, channels_last
 HALOS_PER_BLOCK = 3  # the fewest rows of a block of a filter gradient, in halos
 ADD_BLOCK = 1024  # elements of a filter that are added at a time
-MOST_TRANSPOSED_BYTES = 16 << 20  # of x and y, of which `group_transposed` makes copies
+MOST_TRANSPOSED_BYTES = 16 << 20  # of x and y of a part of the batch, of which `group_transposed` makes copies
 
 
 class PlanesTime(NamedTuple):
