@@ -1,7 +1,8 @@
 """A model of the schedule: the time of a call at any number of threads, from the times of its pieces on one.
 
-The simulation claims pieces as the pool does: of one range for each thread in turn, by whoever is free, one claim at a time. It knows nothing of what
-threads share beside the ticket: no memory bandwidth (but for a floor that can be given), no frequency that falls, no second socket.
+The simulation claims pieces as the pool does: of one range for each thread in turn, by whoever is free, one claim at a time. It
+knows nothing of what threads share beside the ticket: no memory bandwidth (but for a floor that can be given), no frequency that
+falls, no second socket.
 """
 
 from __future__ import annotations

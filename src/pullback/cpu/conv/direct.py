@@ -217,7 +217,8 @@ def direct_plan(
         calls = min(panels, blocks.range_blocks) * cuts
         ahead, lines = lines_ahead(np.arange(tile_rows()) * (hop[2] * place), blocks.channels * wide, calls)
     given |= {
-        "group_parts": blocks.group_parts, "part_groups": blocks.part_groups, "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
+        "group_parts": blocks.group_parts, "part_groups": blocks.part_groups,
+        "ranges": blocks.ranges, "range_blocks": blocks.range_blocks, "row_blocks": ceil_div(h.bases, blocks.rows),
         "col_blocks": ceil_div(w.bases, blocks.cols), "block_images": blocks.images, "block_rows": blocks.rows,
         "block_cols": blocks.cols, "grid_d": grid[0], "grid_h": grid[1], "grid_w": grid[2],
         "hop_h": hop[1], "hop_w": hop[2], "reach_d": reach[0], "reach_h": reach[1], "reach_w": reach[2],

@@ -1,9 +1,10 @@
 """Direct convolution with vectors over the output channels: tiles of target cells by channels, summed over (tap, channel).
 
-A piece is a block of base positions (see sweep.py), some groups and a range of output channels. Its source cells are packed into scratch with
-their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is padded. Results
-go straight to the target, or through a block in scratch where they must be narrowed or transposed into channels_first. With lanes
-of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the target.
+A piece is a block of base positions (see sweep.py), some groups and a range of output channels. Its source cells are packed into
+scratch with their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is
+padded. Results go straight to the target, or through a block in scratch where they must be narrowed or transposed into
+channels_first. With lanes of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the
+target.
 
 Taps above, below and beside the source are left out, but for those of a run along a row, which meet zeros there. Where weights are
 not finite, and so must not meet them, a row is cut into runs of cells with the same taps.

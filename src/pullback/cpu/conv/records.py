@@ -74,8 +74,8 @@ class DirectSweep(Blocked):
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
     memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. redo: only where the target holds something that is not finite. odd: the last pair of
-    channels has one channel only, where channels are counted in pairs.
+    buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. redo: only where the target holds
+    something that is not finite. odd: the last pair of channels has one channel only, where channels are counted in pairs.
     """
 
     ints = (

@@ -6,9 +6,8 @@ The filter gradient is in cells_filter.py.
 from __future__ import annotations
 
 from pullback.cpu.conv.common import moved_bytes
-from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_filter import filter_plans
-from pullback.cpu.depthwise.cells_tables import cells_tables, in_place_tables, middle_share, sides_of
+from pullback.cpu.depthwise.cells_tables import cells_tables, in_place_tables, reads_in_place, sides_of
 from pullback.cpu.depthwise.common import (
     group_channels,
     groups_pay,
@@ -58,13 +57,11 @@ def _weights(problem: Problem, filter: Array) -> Array:
 def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sides, one_channel, moved = sides_of(problem), is_depthwise(problem), moved_bytes(problem)
-    in_place = one_channel and sides.size == sides.wide and middle_share(problem, sides) >= tuning.IN_PLACE_COLUMNS
+    in_place = one_channel and reads_in_place(problem, sides)
     if in_place:
         tables, scratch = in_place_tables(problem, sides, threads), 0
     else:
         tables, scratch = cells_tables(problem, sides, padded, threads)
-    if one_channel:
-        tables["in_place"] = int(in_place)
     step = tables.get("step", sides.out_channels)
     lines = all(count * sides.size % LINE == 0 for count in (sides.out_channels, step, sides.lanes))
     target_bytes = problem.batch * sides.rows * sides.target_pitch

@@ -132,12 +132,18 @@ def build(lanes: Any) -> dict[str, Any]:
         fill_zero(own, args.sums_bytes)
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, block, segment, phases = place_of(args, unit)
-            copy_block(args, segment, image, block, area)
+            source = area
+            if args.in_place:
+                source = args.source + image * args.source_rows * args.source_pitch
+            else:
+                copy_block(args, segment, image, block, area)
             for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
                 rows = list_rows(args, scratch, r)
                 row, begin = args.dy + (image * args.rows + r) * args.target_pitch, segment.target_start
-                copy_bytes(dy, row + begin, segment.target_bytes)  # read in order, and aligned
-                one_row(args, phases, area, dy - begin, own, args.out_channels, scratch, rows)
+                if not args.in_place:
+                    copy_bytes(dy, row + begin, segment.target_bytes)  # read in order, and aligned
+                    row = dy - begin
+                one_row(args, phases, source, row, own, args.out_channels, scratch, rows)
 
     def several_channels(args: CellsFilterSeveralChannels, piece, scratch):
         own, area = args.sums + piece * args.sums_bytes, scratch + args.area_start

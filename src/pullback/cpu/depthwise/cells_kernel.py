@@ -22,7 +22,7 @@ from pullback.cpu.depthwise.cells_scratch_kernel import (
     place_of,
 )
 from pullback.cpu.depthwise.emit_kernel import word
-from pullback.cpu.depthwise.records import FEW_COLUMNS, MANY_COLUMNS, CellsOneChannel, CellsSeveralChannels
+from pullback.cpu.depthwise.records import FEW_CHANNELS, FEW_COLUMNS, MANY_COLUMNS, CellsOneChannel, CellsSeveralChannels
 from pullback.cpu.depthwise.tiles_kernel import make_cells_tile
 from pullback.cpu.simd.native import fence, stream_bytes
 from pullback.cpu.simd.vectors import inline, outline, stay_outline
@@ -32,9 +32,9 @@ def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
     tile = make_cells_tile(lanes, cells, reach, registers)
 
     @outline
-    def columns(args, phase, source, target, weights, channels, e0, e1, taps):
+    def columns(args, phase, source, target, weights, channels, e0, e1, taps, tiles):
         stay_outline()
-        tile(args, phase, source, target, weights, channels, e0, e1, taps)
+        tile(args, phase, source, target, weights, channels, e0, e1, taps, tiles)
 
     return columns
 
@@ -44,13 +44,13 @@ def _make_middle(make_columns: Any) -> Any:
     dense, double, any_reach = (make_columns(reach) for reach in (1, 2, 0))
 
     @inline
-    def middle(args, phase, source, target, weights, channels, e0, e1):
+    def middle(args, phase, source, target, weights, channels, e0, e1, tiles):
         if phase.reach == 1:
-            dense(args, phase, source, target, weights, channels, e0, e1, phase.taps)
+            dense(args, phase, source, target, weights, channels, e0, e1, phase.taps, tiles)
         elif phase.reach == 2:
-            double(args, phase, source, target, weights, channels, e0, e1, phase.taps)
+            double(args, phase, source, target, weights, channels, e0, e1, phase.taps, tiles)
         else:
-            any_reach(args, phase, source, target, weights, channels, e0, e1, phase.taps)
+            any_reach(args, phase, source, target, weights, channels, e0, e1, phase.taps, tiles)
 
     return middle
 
@@ -60,7 +60,10 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
 
     @outline
     def row(args, table, source, target, weights, channels, r):
-        """One target row. Middle columns left over by whole tiles are computed again by a tile that overlaps the one before."""
+        """One target row. Middle columns left over by whole tiles are computed again by a tile that overlaps the one before.
+
+        Few channels are taken along the row, with all its tiles; many of them tile by tile, as they lie in memory.
+        """
         stay_outline()
         e0, e1 = word(args.row_ptr, r), word(args.row_ptr, r + 1)
         for number in range(args.phases):
@@ -74,14 +77,16 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
                     j = min(j, end - columns)
                     at, to = base + j * phase.source_step, out + j * phase.target_step
                     if columns == MANY_COLUMNS:
-                        many(args, phase, at, to, factors, channels, e0, e1)
+                        tiles = (end - j) // MANY_COLUMNS if channels <= FEW_CHANNELS else 1
+                        many(args, phase, at, to, factors, channels, e0, e1, tiles)
+                        columns *= tiles
                     else:
-                        few(args, phase, at, to, factors, channels, e0, e1)
+                        few(args, phase, at, to, factors, channels, e0, e1, 1)
                 else:
                     columns, taps = 1, own_taps(args, phase, j)
                     at, to = base + j * phase.source_step + taps.first * phase.tap_step, out + j * phase.target_step
                     own = factors + taps.first * phase.weight_step
-                    one(args, phase, at, to, own, channels, e0, e1, taps.end - taps.first)
+                    one(args, phase, at, to, own, channels, e0, e1, taps.end - taps.first, 1)
                 j += columns
 
     return row

@@ -94,7 +94,8 @@ def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, A
     window = problem.window
     lists = rows(window, sides.forward)
     phases = column_phases(window, sides.forward)
-    wanted = tuning.BLOCKS_EACH * threads
+    # So that all threads have work; but what is summed over blocks must not depend on how many there are.
+    wanted = tuning.CELLS_PIECES if problem.op == "conv_grad_filter" else tuning.BLOCKS_EACH * threads
     each = max(1, ceil_div(sides.rows * problem.batch, wanted))
     first_rows = np.append(np.arange(0, sides.rows, each, dtype=np.int64), sides.rows)
     blocks = len(first_rows) - 1
@@ -115,17 +116,18 @@ def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, A
         "rows": sides.rows, "target_pitch": sides.target_pitch, "out_channels": sides.out_channels,
         "blocks": blocks, "block_rows": first_rows, "halo_ptr": no_rows, "halo_rows": no_rows,
         "segments": len(split), "segment_table": Segment.table([_segment(sides, part, 0, 0) for part in split]),
-        "cell": sides.source_cell, "area_pitch": pitch, "row_ptr": lists.ptr,
+        "in_place": 1, "cell": sides.source_cell, "area_pitch": pitch, "row_ptr": lists.ptr,
         "row_offsets": Offsets.columns(source=lists.source * pitch, weight=lists.tap * (window.kernel[-1] * sides.tap_weights)),
         "parts": 1, "part_offsets": Offsets.columns(source=0, weight=0), "phases": len(phases),
         "phase_table": np.concatenate(tables), "ends": np.concatenate(ends),
     }  # fmt: skip
 
 
-def middle_share(problem: Problem, sides: Sides) -> float:
-    """Of the target columns: those that meet all taps and have neighbours enough for a tile of them."""
+def reads_in_place(problem: Problem, sides: Sides) -> bool:
+    """Whether most columns meet all taps, and have neighbours enough for a tile of them: then rows need no halo."""
     counts = [phase.middle(sides.source_cols) for phase in column_phases(problem.window, sides.forward)]
-    return sum(end - begin for begin, end in counts if end - begin >= FEW_COLUMNS) / max(1, sides.cols)
+    share = sum(end - begin for begin, end in counts if end - begin >= FEW_COLUMNS) / max(1, sides.cols)
+    return sides.size == sides.wide and share >= tuning.IN_PLACE_COLUMNS
 
 
 def _tables(
@@ -168,8 +170,8 @@ def _tables(
         "blocks": blocks.count, "block_rows": blocks.row, "halo_ptr": blocks.need_ptr, "halo_rows": blocks.need,
         "segments": len(split),
         "segment_table": Segment.table([_segment(sides, part, *reach) for part, reach in zip(split, reaches, strict=True)]),
-        "cell": cell, "area_pitch": area_pitch, "copy_start": blocks.most_needed * area_pitch, "copy_pitch": copy_pitch,
-        "row_ptr": lists.ptr,
+        "in_place": 0, "cell": cell, "area_pitch": area_pitch, "copy_start": blocks.most_needed * area_pitch,
+        "copy_pitch": copy_pitch, "row_ptr": lists.ptr,
         "row_offsets": Offsets.columns(
             source=blocks.slot * area_pitch, weight=lists.tap * (window.kernel[-1] * sides.tap_weights)
         ),

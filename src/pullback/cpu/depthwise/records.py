@@ -9,6 +9,7 @@ from __future__ import annotations
 from pullback.cpu.engine.records import WORD, Record
 
 FEW_COLUMNS, MANY_COLUMNS = 4, 8  # target columns of the two register tiles of cells_kernel.py
+FEW_CHANNELS = 64  # up to which cells_kernel.py goes along a row for each vector of them
 ROW_ENTRIES_SPARE = 1  # entries behind a list of rows in cells_filter_kernel.py: its tiles take up to this many too many
 PLANE_OUTS = 4  # output channels at a time in planes_kernel.py
 TAP_ENTRIES_SPARE = 2  # entries behind a list of taps in planes_kernel.py
@@ -96,9 +97,12 @@ class CellsBlocks(Record):
 
 
 class CellsCopied(CellsBlocks):
-    """One channel per group: all channels of a cell, `cell` bytes apart in scratch."""
+    """One channel per group: all channels of a cell, `cell` bytes apart in scratch.
 
-    ints = "cell"
+    in_place: the source is read where it is; the offsets of rows count from an image's first.
+    """
+
+    ints = "cell in_place"
 
 
 class CellsSpread(CellsBlocks):
@@ -118,9 +122,9 @@ class CellsGather(Record):
 
 
 class CellsOneChannel(CellsCopied, CellsGather):
-    """cells_kernel.py, one channel per group. in_place: the source is read where it is; offsets of rows count from an image's first."""
+    """cells_kernel.py, one channel per group."""
 
-    ints = "in_place stage"  # stage: where in scratch a target row waits for a non-temporal copy; 0: it does not
+    ints = "stage"  # where in scratch a target row waits for a non-temporal copy; 0: it does not
 
 
 class CellsSeveralChannels(CellsSpread, CellsGather):

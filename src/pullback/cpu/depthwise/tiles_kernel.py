@@ -25,7 +25,9 @@ CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they rea
 
 @cache
 def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
-    """`cells` target columns of n channels: sums over taps of source vectors times weight vectors, `registers` vectors at a time.
+    """`tiles` times `cells` target columns of n channels: sums over taps of source vectors times weight vectors.
+
+    `registers` vectors are made at a time.
 
     args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads
     source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets,
@@ -34,10 +36,10 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
 
     @intrinsic
     def tile(
-        context: Any, args: Any, phase: Any, source: Any, target: Any, weights: Any, n: Any, e0: Any, e1: Any, taps: Any
+        context: Any, args: Any, phase: Any, source: Any, target: Any, weights: Any, n: Any, e0: Any, e1: Any, taps: Any, tiles: Any
     ) -> Any:  # fmt: skip
         def emit(ctx: Any, builder: Any, sig: Any, values: Any) -> Any:
-            args_at, phase_at, *starts, n, e0, e1, taps = values
+            args_at, phase_at, *starts, n, e0, e1, taps, tiles = values
             one = Emit(lanes, builder)
             outer, parts, inner, stream = one.fields(ctx, args, args_at, "row_offsets parts part_offsets stream")
             steps_of_phase = one.fields(ctx, phase, phase_at, "tap_step weight_step source_step target_step")
@@ -67,7 +69,16 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
                 return found
 
             def vectors(emitter: Emit, mask: Any, source: Any, target: Any, weights: Any) -> None:
-                """The columns of as many channels as the emitter's lanes."""
+                """All columns of as many channels as the emitter's lanes."""
+                forward = [emitter.times(step, cells) for step in (source_step, target_step)]
+
+                def one_tile(_: Any, now: Any) -> list[Any]:
+                    columns(emitter, mask, *now, weights)
+                    return [builder.add(place, step) for place, step in zip(now, forward, strict=True)]
+
+                emit_loop(builder, zero, tiles, [source, target], one_tile)
+
+            def columns(emitter: Emit, mask: Any, source: Any, target: Any, weights: Any) -> None:
 
                 def body(at: Any, weight_at: Any, sums: Any) -> Any:
                     carried = [at, weight_at, *sums]
@@ -106,13 +117,23 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
             if registers:
                 many = Emit(lanes.times(registers), builder)
                 left = over_channels(many, False, builder.sdiv(n, one.number(many.lanes.count)), [*starts, n])
-                last = builder.sdiv(builder.add(left[3], one.number(lanes.count - 1)), one.number(lanes.count))
-                over_channels(one, True, last, left)
+                if registers > 1:
+                    left = over_channels(one, False, builder.sdiv(left[3], one.number(lanes.count)), left)
+                # A last vector that would leave the channels begins earlier, where there is one before it.
+                some, whole_vector = (
+                    builder.icmp_signed(">", left[3], zero),
+                    builder.icmp_signed(">=", n, one.number(lanes.count)),
+                )
+                back = builder.sub(left[3], one.number(lanes.count))
+                sizes = (lanes.compute_size, lanes.size, lanes.compute_size)
+                earlier = [builder.add(at, one.times(back, size)) for at, size in zip(left, sizes, strict=False)]
+                over_channels(one, False, builder.zext(builder.and_(some, whole_vector), I64), [*earlier, n])
+                over_channels(one, True, builder.zext(builder.and_(some, builder.not_(whole_vector)), I64), left)
             else:
                 vectors(one, one.mask(n), *starts)
             return ctx.get_dummy_value()
 
-        return types.void(args, phase, *(types.int64,) * 7), emit
+        return types.void(args, phase, *(types.int64,) * 8), emit
 
     return tile
 
@@ -197,7 +218,7 @@ class Products:
                         key = u + i if self.dense else u * taps + i
                         if key not in seen:
                             place = tap_steps[key] if self.dense else builder.add(source_steps[u], tap_steps[i])
-                            seen[key] = emitter.load(builder.add(line, place), True)
+                            seen[key] = emitter.load(builder.add(line, place), True, dy_mask)
                         total = totals[r * taps + i]
                         if lines:
                             met = emitter.between(builder.add(lane, emitter.number(u * lanes.count)), *bounds[r])

@@ -20,6 +20,7 @@ FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too 
 IN_PLACE_COLUMNS = (
     0.5  # share of a row's columns that meet all taps, from which on the source is read where it is, channels_last
 )
+IN_PLACE_TAPS = 4  # the most taps of a filter gradient that reads so: more of them repay copies that lie closer
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache
 PLANES_AREA_BYTES = 256 << 10  # unpacked rows of a block, channels_first
