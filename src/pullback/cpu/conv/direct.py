@@ -23,7 +23,14 @@ from pullback.cpu.conv.common import (
     work_of,
 )
 from pullback.cpu.conv.filter_order import FilterOrder
-from pullback.cpu.conv.records import CELLS_OF_IMAGES, PARTS_OF_ROWS, ROWS_OF_CELLS, DirectSweep, TapList
+from pullback.cpu.conv.records import (
+    CELLS_OF_IMAGES,
+    MIDDLES_AND_COLUMNS,
+    PARTS_OF_ROWS,
+    ROWS_OF_CELLS,
+    DirectSweep,
+    TapList,
+)
 from pullback.cpu.conv.sweep import Sweep, sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.memory import SMALLEST
@@ -54,6 +61,12 @@ class Blocks:
 def _runs_over_images(sweep: Sweep) -> bool:
     """Such runs need no padding: they pay where many taps of short rows would meet none."""
     return sweep.images >= tuning.IMAGE_RUN and sweep.axes[2].taps_met() < tuning.TAPS_MET
+
+
+def _edges_pay(sweep: Sweep, lanes: int) -> bool:
+    """Whether to read the source in place although rows are padded: cells at their ends are made column by column, and the taps of
+    a row one by one."""
+    return sweep.source_channels >= 2 * lanes and sweep.axes[2].whole_share() >= tuning.WHOLE_COLUMNS
 
 
 def taps_met(sweep: Sweep) -> float:
@@ -160,7 +173,9 @@ def direct_plan(
     s_cell, s_row, s_plane, s_image = (given[f"source_{name}"] for name in ("cell", "row", "plane", "image"))
     d, h, w = sweep.axes
     one_block = blocks.channels == sweep.source_channels
-    in_place = not buffered and not odd and not sweep.is_padded and (w.source_step * s_cell) % 2048 != 0
+    near = not buffered and not odd and (w.source_step * s_cell) % 2048 != 0
+    edges = near and w.is_padded and not blocks.by_images and _edges_pay(sweep, v)
+    in_place = near and (edges or not (w.is_padded or (sweep.is_padded and blocks.by_images)))
     buffered = buffered or (pairs and not one_block)
     low = [axis.low for axis in sweep.axes]
     counts = (1, blocks.rows, blocks.cols)
@@ -187,6 +202,7 @@ def direct_plan(
         volume = reach[0] * plane
     part_bytes = [0, part_places[1] * line, part_places[2] * place]
     runs = CELLS_OF_IMAGES if blocks.by_images else ROWS_OF_CELLS if padded or not w.is_padded else PARTS_OF_ROWS
+    runs = MIDDLES_AND_COLUMNS if edges else runs
     # Taps of one row whose cells follow each other are one longer k-block.
     row_taps = len(w.phases[0].offsets)
     side_by_side = all(len(phase.offsets) == row_taps and (row_taps < 2 or phase.offsets.step == grid[2]) for phase in w.phases)

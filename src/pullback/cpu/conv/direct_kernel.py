@@ -1,8 +1,8 @@
 """Direct convolution with vectors over the output channels: tiles of target cells by channels, summed over (tap, channel).
 
 A piece is a block of base positions (see sweep.py), some groups and a range of output channels. Its source cells are packed into
-scratch with their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where nothing is
-padded. Results go straight to the target, or through a block in scratch where they must be narrowed or transposed into
+scratch with their halo, a block of channels at a time (tap by tap, where these lie far apart), or read in place where few columns
+are padded. Results go straight to the target, or through a block in scratch where they must be narrowed or transposed into
 channels_first. With lanes of pairs, the channels of the source are counted in pairs, and tiles round what goes straight to the
 target.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pullback.cpu.conv.records import CELLS_OF_IMAGES, ROWS_OF_CELLS, DirectSweep, TapList
+from pullback.cpu.conv.records import CELLS_OF_IMAGES, MIDDLES_AND_COLUMNS, ROWS_OF_CELLS, DirectSweep, TapList
 from pullback.cpu.conv.source_kernel import make_pack_row
 from pullback.cpu.conv.tap_ranges_kernel import axes_of, phase_at, tap_range, whole_range
 from pullback.cpu.engine.sizes import tile_rows
@@ -97,6 +97,15 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         taps.right = right
         return False
 
+    @inline
+    def listed(args, lists, axes, columns, d0, d1, above, below, left, right):
+        """The list of these taps, made now if there is none."""
+        slot = above + 3 * below + 2 * left + 5 * right & args.list_slots - 1
+        taps = list_at(lists + slot * args.list_bytes, 0)
+        if not is_listed(taps, above, below, left, right):
+            list_taps(args, taps, axes, columns, d0, d1)
+        return taps
+
     @outline
     def tile_phase(args, phase, images, depth_cell, rows, cols, lists, area, b, c, n, how):
         """All cells of one phase in a block, run by run.
@@ -118,6 +127,39 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
             outer, inner = 1, images
         for slot in range(args.list_slots):
             list_at(lists + slot * args.list_bytes, 0).above = -1
+        if args.runs == MIDDLES_AND_COLUMNS:
+            whole0, whole1 = max(col0, whole0), min(col1, whole1)
+            if whole0 >= whole1:
+                whole0 = whole1 = col1
+            for i in range(images):
+                at, to = area + i * args.volume_bytes, c_base + i * c_image
+                if whole0 < whole1:
+                    for h in range(row0, row1):
+                        above, below = 0, row_axis.taps
+                        if h < top or h >= bottom:
+                            above, below = tap_range(row_axis, h * args.step_h, args.in_rows)
+                        taps = listed(args, lists, axes, columns, d0, d1, above, below, 0, columns)
+                        middle = at + (h - row0) * args.base_row + (whole0 - col0) * args.base_col
+                        made = to + (h - row0) * c_row + (whole0 - col0) * c_col
+                        tile_run(
+                            args, whole1 - whole0, middle, args.base_col, taps, depth, panel, term, made, c_col, n, how
+                        )  # fmt: skip
+                for w in range(col0, col1):
+                    if w < whole0 or w >= whole1:
+                        left, right = tap_range(col_axis, w * args.step_w, args.in_cols)
+                        h = row0
+                        while h < row1:
+                            end, above, below = h + 1, 0, row_axis.taps
+                            if top <= h < bottom:
+                                end = min(bottom, row1)
+                            else:
+                                above, below = tap_range(row_axis, h * args.step_h, args.in_rows)
+                            taps = listed(args, lists, axes, columns, d0, d1, above, below, left, right)
+                            cell = at + (h - row0) * args.base_row + (w - col0) * args.base_col
+                            made = to + (h - row0) * c_row + (w - col0) * c_col
+                            tile_run(args, end - h, cell, args.base_row, taps, depth, panel, term, made, c_row, n, how)
+                            h = end
+            return
         for i0 in range(outer):
             for h in range(row0, row1):
                 above, below = 0, row_axis.taps
@@ -130,10 +172,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                         end = min(whole1, col1)
                     else:
                         left, right = tap_range(col_axis, w * args.step_w, args.in_cols)
-                    slot = above + 3 * below + 2 * left + 5 * right & args.list_slots - 1
-                    taps = list_at(lists + slot * args.list_bytes, 0)
-                    if not is_listed(taps, above, below, left, right):
-                        list_taps(args, taps, axes, columns, d0, d1)
+                    taps = listed(args, lists, axes, columns, d0, d1, above, below, left, right)
                     at = area + i0 * args.volume_bytes + (h - row0) * args.base_row + (w - col0) * args.base_col
                     to = c_base + i0 * c_image + (h - row0) * c_row + (w - col0) * c_col
                     cells, a_row, c_next, more, a_more, c_more = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pullback.cpu.engine.records import Record
 
-# A run of target cells is a row with zeros beyond its ends, a part of a row that the same taps make, or one cell of each image.
-ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES = 0, 1, 2
+# A run of target cells is a row with zeros beyond its ends, a part of a row that the same taps make, one cell of each image, or the
+# middle of a row, whose cells meet all taps along it, and then a column of cells at its ends.
+ROWS_OF_CELLS, PARTS_OF_ROWS, CELLS_OF_IMAGES, MIDDLES_AND_COLUMNS = 0, 1, 2, 3
 LONGEST_K_BLOCK, SHORTEST_K_BLOCK = (
     16,
     7,

@@ -149,6 +149,14 @@ class AxisSweep:
             taps += phase.count * len(phase.taps)
         return met / max(1, taps)
 
+    def whole_share(self) -> float:
+        """The share of bases, of all phases, all of whose taps meet a source cell."""
+        whole = 0
+        for phase in self.phases:
+            first, end = phase.met(self.source_step, self.source_size)
+            whole += max(0, int(end.min(initial=phase.count)) - int(first.max(initial=0)))
+        return whole / max(1, sum(phase.count for phase in self.phases))
+
     @property
     def is_padded(self) -> bool:
         """Whether some base reads a cell that is not there."""

@@ -35,8 +35,11 @@ def can(problem: Problem) -> str | None:
 def pays(problem: Problem) -> str | None:
     if (refused := groups_pay(problem)) is not None:
         return refused
-    if moved_bytes(problem) > problem.batch * tuning.MOST_TRANSPOSED_BYTES:
-        return f"its copies of an image would take more than {tuning.MOST_TRANSPOSED_BYTES >> 20} MiB"
+    moved, most = moved_bytes(problem), tuning.MOST_TRANSPOSED_BYTES
+    if moved > most and moved > problem.batch * tuning.TRANSPOSED_PART_BYTES:
+        return (
+            f"its copies would take more than {most >> 20} MiB, or than {tuning.TRANSPOSED_PART_BYTES >> 20} MiB of one image"
+        )
     problem, is_near = near(problem)
     if not is_near or _time_of(problem) > planes.time_of(problem):
         return "transposing would take longer than unpacking planes saves"
@@ -75,7 +78,7 @@ def _first(array: Array, target: Array) -> None:
 def _parts(problem: Problem) -> Iterator[tuple[Problem, slice]]:
     """Parts of the batch whose copies are small, as problems in channels_last."""
     image = max(1, moved_bytes(problem) // max(1, problem.batch))
-    each = max(1, tuning.MOST_TRANSPOSED_BYTES // image)
+    each = max(1, tuning.TRANSPOSED_PART_BYTES // image)
     for first in range(0, problem.batch, each):
         count = min(each, problem.batch - first)
         yield replace(problem, layout="channels_last", batch=count), slice(first, first + count)

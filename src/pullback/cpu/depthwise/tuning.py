@@ -45,7 +45,10 @@ LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of 
 BLOCKS_EACH = 4  # for each thread, where no sum is cut, channels_last
 HALOS_PER_BLOCK = 3  # the fewest rows of a block of a filter gradient, in halos
 ADD_BLOCK = 1024  # elements of a filter that are added at a time
-MOST_TRANSPOSED_BYTES = 16 << 20  # of x and y of a part of the batch, of which `group_transposed` makes copies
+MOST_TRANSPOSED_BYTES, TRANSPOSED_PART_BYTES = (
+    16 << 20,
+    4 << 20,
+)  # of x and y, and of a part of the batch, that are copied transposed
 
 
 class PlanesTime(NamedTuple):
