@@ -45,8 +45,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     pack_row = make_pack_row(lanes, channels_first=channels_first)
     pack_pairs, pack_pair_panel = make_pack_cell_pairs(lanes, channels_first=channels_first)
     transpose, transpose_back = make_transpose(lanes, widen=True), make_transpose(lanes, widen=False)
-    ROWS = tile_rows()
-    tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, ROWS, 1)
+    ROWS, TALL = tile_rows(), tile_rows(1)
+    tiles2, tiles1 = make_tiles(lanes, ROWS, 2), make_tiles(lanes, TALL, 1)
 
     @outline
     def pack_panel(source, channel_bytes, cell_bytes, cells, n, target, width):
@@ -84,7 +84,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         """
         (a_base, a_at, a_row, a_step), (c_base, c_row, n, how) = a, c
         ahead_x, x_lines, ahead_y, y_lines, lines_at = ahead
-        parts = (channels + ROWS - 1) // ROWS
+        most = TALL if width <= V else ROWS
+        parts = (channels + most - 1) // most
         least, more = channels // parts, channels % parts
         lines = x_lines + y_lines
         for part in range(parts):

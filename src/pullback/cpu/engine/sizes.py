@@ -28,4 +28,4 @@ def sum_bytes(dtype: np.dtype[Any]) -> int:
 
 def tile_rows(vectors: int = 2) -> int:
     """The most rows of a register tile `vectors` wide: its sums, one row of B and a broadcast share the registers."""
-    return max(1, min(14, (level().registers - vectors - 1) // vectors))
+    return max(1, min(28 if vectors == 1 else 14, (level().registers - vectors - 1) // vectors))

@@ -32,6 +32,7 @@ from pullback.cpu.simd.vectors import (
 # What a tile does with its sums: store them; add them to what is there; store them past the cache (rows of whole, aligned lines).
 # Tiles of pairs can also store them rounded to bfloat16, and do so past the cache.
 FRESH, ADDED, STREAMED, ROUNDED = 0, 1, 2, 3
+FAR_ROW = 16  # rows that have one base register
 
 
 def _emit_prefetches(builder: Any, base: Any, table: Any, count: Any) -> Any:
@@ -97,20 +98,29 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     def multiply_add(a: Any, b: Any, total: Any) -> Any:
         return add_products(builder, total, a, b) if lanes.pairs else builder.call(fma, [a, b, total])
 
-    # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number.
+    # Row r lies at base + (odd part of r) * distance * (power of two): one base register and an index for each odd number. Rows
+    # from FAR_ROW on have a second base, or there would be more indices than registers.
     # LLVM must not know how these belong together: it would step from row to row, and the sums wait for that chain of additions.
     def row_indices(distance: Any) -> list[tuple[Any, int]]:
         odd = {}
-        for r in range(1, rows):
+        for r in range(1, min(rows, FAR_ROW)):
             number = r // (r & -r)
             if number not in odd:
                 odd[number] = opaque(builder, builder.mul(distance, ir.Constant(I64, number)))
-        return [(none, 0) if r == 0 else (odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(rows)]
+        near = [(none, 0) if r == 0 else (odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(min(rows, FAR_ROW))]
+        return near + near[: rows - len(near)]
 
-    def row_place(base: Any, index: tuple[Any, int]) -> Any:
-        return builder.add(base, builder.shl(index[0], ir.Constant(I64, index[1]))) if index[0] is not none else base
+    def far_of(distance: Any) -> Any:
+        return opaque(builder, builder.mul(distance, ir.Constant(I64, FAR_ROW))) if rows > FAR_ROW else none
 
-    a_index = row_indices(a_row)
+    def row_places(base: Any, indices: list[tuple[Any, int]], far: Any) -> list[Any]:
+        bases = [base] * FAR_ROW + [builder.add(base, far) if rows > FAR_ROW else base] * (rows - FAR_ROW)
+        return [
+            at if index is none else builder.add(at, builder.shl(index, ir.Constant(I64, power)))
+            for at, (index, power) in zip(bases, indices, strict=False)
+        ]
+
+    a_index, a_far = row_indices(a_row), far_of(a_row)
     entry = builder.block
     k_block, loop, k_end, done = (builder.append_basic_block(name) for name in ("k_block", "terms", "k_end", "done"))
     empty = builder.or_(builder.icmp_signed("<=", blocks, none), builder.icmp_signed("<=", depth, none))
@@ -154,8 +164,9 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
         for v in range(vectors)
     ]
     made = []
+    a_places = row_places(a_place, a_index, a_far)
     for r in range(rows):
-        value = builder.load(pointer(builder, row_place(a_place, a_index[r]), a_kind))
+        value = builder.load(pointer(builder, a_places[r], a_kind))
         spread = splat_lanes(builder, value, count)
         more_of_row = [multiply_add(spread, bs[v], sums[r * vectors + v]) for v in range(vectors)]
         if ranged:
@@ -197,7 +208,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     masks = [some_lanes(builder, builder.sub(n, ir.Constant(I64, v * count)), count) for v in range(vectors)]
     load = declare(builder, f"llvm.masked.load.{suffix}.p0", vector, [vector.as_pointer(), I32, masks[0].type, vector])
     store = declare(builder, f"llvm.masked.store.{suffix}.p0", ir.VoidType(), [vector, vector.as_pointer(), I32, masks[0].type])
-    align, c_index = ir.Constant(I32, size), row_indices(c_row)
+    align, c_places = ir.Constant(I32, size), row_places(c, row_indices(c_row), far_of(c_row))
     kinds = (FRESH, ADDED, STREAMED, ROUNDED) if lanes.pairs else (FRESH, ADDED, STREAMED)
     stores = {kind: builder.append_basic_block(f"store{kind}") for kind in kinds}
     end = builder.append_basic_block("end")
@@ -208,7 +219,7 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     for kind, block in stores.items():
         builder.position_at_end(block)
         for r in range(rows):
-            base = row_place(c, c_index[r])
+            base = c_places[r]
             if lanes.pairs and kind in (STREAMED, ROUNDED):
                 _store_rounded(builder, base, totals[r * vectors : (r + 1) * vectors], n, kind == STREAMED)
                 continue
