@@ -158,7 +158,7 @@ def test_groups_that_fill_vectors_are_left_to_the_direct_kernel(op: str, layout:
         told = str(pb.explain(op, *call, **options))
         name = "group_cells" if layout == "channels_last" else "group_planes"
         assert (f"runs      cpu/{name}" in told) == spread, told
-        assert ("fill them well enough" in told) != spread, told
+        assert any(reason in told for reason in ("fill them well enough", "a vector holds no two of them")) != spread, told
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")

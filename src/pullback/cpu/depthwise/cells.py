@@ -5,29 +5,39 @@ The filter gradient is in cells_filter.py.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from pullback.cpu.conv.common import moved_bytes
 from pullback.cpu.depthwise.cells_filter import filter_plans
-from pullback.cpu.depthwise.cells_tables import cells_tables, in_place_tables, reads_in_place, sides_of
+from pullback.cpu.depthwise.cells_tables import (
+    can_permute,
+    cells_tables,
+    in_place_tables,
+    permuted_tables,
+    reads_in_place,
+    sides_of,
+)
 from pullback.cpu.depthwise.common import (
     group_channels,
     groups_pay,
     is_depthwise,
+    near,
     run_padded_filter_gradient,
     run_padded_gather,
     wide,
 )
-from pullback.cpu.depthwise.records import CellsOneChannel, CellsSeveralChannels
+from pullback.cpu.depthwise.records import CellsOneChannel, CellsPermuted, CellsSeveralChannels
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
-from pullback.cpu.engine.plan_cache import planned_for_threads
+from pullback.cpu.engine.plan_cache import planned, planned_for_threads
 from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.rules import Array
-
-pays = groups_pay
+from pullback.window import Window
 
 
 def can(problem: Problem) -> str | None:
@@ -36,9 +46,39 @@ def can(problem: Problem) -> str | None:
     return ordinary(problem)
 
 
+def pays(problem: Problem) -> str | None:
+    settled, is_near = near(problem)
+    if problem.groups == 1 or problem.op == "conv_grad_filter" or is_depthwise(problem) or not is_near:
+        return groups_pay(problem)
+    sides = sides_of(settled)
+    if not can_permute(settled, sides):
+        return groups_pay(problem)
+    if 2 * max(group_channels(problem)) > sides.lanes:
+        return "it lays groups side by side, and a vector holds no two of them"
+    return None
+
+
 def gather(problem: Problem, source: Array, filter: Array) -> Array:
     """conv and conv_grad_input."""
-    return run_padded_gather(problem, source, filter, gather_plan, _weights)
+    flat = _in_one_row(problem)
+    if flat is None:
+        return run_padded_gather(problem, source, filter, gather_plan, _weights)
+    cells, channels, (per_group, out) = flat.window.input_size, source.shape[-1], filter.shape[-2:]
+    made = run_padded_gather(
+        flat, source.reshape(problem.batch, *cells, channels), filter.reshape(1, per_group, out), gather_plan, _weights
+    )
+    return made.reshape(problem.output_shape if problem.op == "conv" else problem.input_shape)
+
+
+@planned
+def _in_one_row(problem: Problem) -> Problem | None:
+    """The problem with all cells of an image in one row, where each reads itself alone: tiles go along rows."""
+    window = problem.window
+    plain = window.input_size == window.output_size and set(window.stride) == {1} and not any(window.pad_low)
+    if window.rank == 1 or window.tap_count > 1 or not plain:
+        return None
+    cells = (math.prod(window.input_size),)
+    return replace(problem, window=Window(cells, cells, (1,), (1,), (1,), (0,), (0,)))
 
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
@@ -57,8 +97,10 @@ def _weights(problem: Problem, filter: Array) -> Array:
 def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
     sides, one_channel, moved = sides_of(problem), is_depthwise(problem), moved_bytes(problem)
-    in_place = one_channel and reads_in_place(problem, sides)
-    if in_place:
+    permuted = not one_channel and can_permute(problem, sides)
+    if permuted:
+        tables, scratch = permuted_tables(problem, sides, threads), 0
+    elif one_channel and reads_in_place(problem, sides):
         tables, scratch = in_place_tables(problem, sides, threads), 0
     else:
         tables, scratch = cells_tables(problem, sides, padded, threads)
@@ -69,6 +111,8 @@ def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     stage = streams(moved) and not stream and one_channel and tables["segments"] == 1
     tables |= {"weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_pitch if stage else 0
-    compiled = Variant("depthwise.cells", "one_channel" if one_channel else "several_channels", problem.dtype.name)
+    kernel, record = ("one_channel", CellsOneChannel) if one_channel else ("several_channels", CellsSeveralChannels)
+    if permuted:
+        kernel, record = "permuted_channels", CellsPermuted
     pieces = problem.batch * tables["blocks"] * tables["segments"]
-    return make_plan(compiled, CellsOneChannel if one_channel else CellsSeveralChannels, pieces, scratch, moved, tables)
+    return make_plan(Variant("depthwise.cells", kernel, problem.dtype.name), record, pieces, scratch, moved, tables)

@@ -3,7 +3,8 @@
 Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. The
 source rows of a block of target rows are first copied into scratch with their halo (cells_scratch_kernel.py), where cells begin on
 whole vectors: memory is read once and in order, however the taps then jump about. `one_channel` (per group) copies whole rows;
-`several_channels` one vector of output channels at a time, spread over groups.
+`several_channels` one vector of output channels at a time, spread over groups; `permuted_channels` reads the source where it is,
+and spreads vectors of it in registers.
 
 Target columns come in phases whose neighbours read neighbouring sources. Where weights are not finite, and so must not meet the
 zeros, the columns at the ends of a row have a range of taps of their own.
@@ -22,14 +23,21 @@ from pullback.cpu.depthwise.cells_scratch_kernel import (
     place_of,
 )
 from pullback.cpu.depthwise.emit_kernel import word
-from pullback.cpu.depthwise.records import FEW_CHANNELS, FEW_COLUMNS, MANY_COLUMNS, CellsOneChannel, CellsSeveralChannels
+from pullback.cpu.depthwise.records import (
+    FEW_CHANNELS,
+    FEW_COLUMNS,
+    MANY_COLUMNS,
+    CellsOneChannel,
+    CellsPermuted,
+    CellsSeveralChannels,
+)
 from pullback.cpu.depthwise.tiles_kernel import make_cells_tile
 from pullback.cpu.simd.native import fence, stream_bytes
 from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
 
-def _make_columns(lanes: Any, cells: int, reach: int, registers: int) -> Any:
-    tile = make_cells_tile(lanes, cells, reach, registers)
+def _make_columns(lanes: Any, cells: int, reach: int, registers: int, permuted: bool = False) -> Any:
+    tile = make_cells_tile(lanes, cells, reach, registers, permuted)
 
     @outline
     def columns(args, phase, source, target, weights, channels, e0, e1, taps, tiles):
@@ -104,6 +112,11 @@ def build(lanes: Any) -> dict[str, Any]:
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0)),
         _make_columns(lanes, 1, 1, 0),
     )
+    permuted_row = _make_row(
+        _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 0, True)),
+        _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0, True)),
+        _make_columns(lanes, 1, 1, 0, True),
+    )
     copy_block, spread_block = make_copy_block(lanes), make_spread_block(lanes)
 
     def one_channel(args: CellsOneChannel, piece, scratch):
@@ -135,4 +148,16 @@ def build(lanes: Any) -> dict[str, Any]:
         if args.stream:
             fence()
 
-    return {"one_channel": one_channel, "several_channels": several_channels}
+    def permuted_channels(args: CellsPermuted, piece, scratch):
+        image, block, _, phases = place_of(args, piece)
+        area = args.source + image * args.source_rows * args.source_pitch
+        for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
+            out = args.target + (image * args.rows + r) * args.target_pitch
+            for c in range(0, args.out_channels, args.step):
+                n = min(args.step, args.out_channels - c)
+                first = c // args.group_out_channels * args.group_in_channels
+                permuted_row(args, phases, area + first * SIZE, out + c * SIZE, args.weights + c * WIDE, n, r)
+        if args.stream:
+            fence()
+
+    return {"one_channel": one_channel, "several_channels": several_channels, "permuted_channels": permuted_channels}

@@ -9,15 +9,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.depthwise.emit_kernel import word
+from pullback.cpu.depthwise.emit_kernel import emit_permute, load_order, word
 from pullback.cpu.depthwise.records import ColumnPhase, Range, Segment
 from pullback.cpu.simd.native import copy_bytes, fill_zero
 from pullback.cpu.simd.record_types import records_at
-from pullback.cpu.simd.vectors import I32, I64, declare, inline, outline, pointer, stay_outline
+from pullback.cpu.simd.vectors import inline, outline, stay_outline
 
 segment_at, phase_at, range_at = (records_at(record) for record in (Segment, ColumnPhase, Range))
 PHASE = ColumnPhase.BYTES
@@ -51,25 +50,12 @@ def source_row(args, image, entry):
 @cache
 def make_permute(lanes: Any) -> Any:
     """permute(vector, order): lane i of the result is lane order[i], int32 in memory (int64 beside float64)."""
-    count, size = lanes.count, lanes.compute_size
-    index = I64 if size == 8 else I32
-    native = {(16, 4): "avx512.permvar.sf.512", (8, 8): "avx512.permvar.df.512", (8, 4): "avx2.permps"}.get((count, size))
 
     @intrinsic
     def permute(context: Any, vector: Any, order: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value, place = args
-            kind = ir.VectorType(index, count)
-            lanes_of = builder.load(pointer(builder, place, kind), align=size)
-            if native and builder.module.triple.startswith("x86_64"):
-                function = declare(builder, f"llvm.x86.{native}", value.type, [value.type, kind])
-                return builder.call(function, [value, lanes_of])
-            result = ir.Constant(value.type, ir.Undefined)
-            for i in range(count):
-                number = ir.Constant(I32, i)
-                lane = builder.extract_element(value, builder.extract_element(lanes_of, number))
-                result = builder.insert_element(result, lane, number)
-            return result
+            order = load_order(builder, args[1], lanes.count, lanes.compute_size)
+            return emit_permute(builder, args[0], order, lanes.compute_size)
 
         return lanes.vector(lanes.vector, types.int64), emit
 

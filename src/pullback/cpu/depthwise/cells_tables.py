@@ -10,10 +10,11 @@ import numpy as np
 
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.common import is_depthwise
-from pullback.cpu.depthwise.records import FEW_COLUMNS, Offsets, Segment
+from pullback.cpu.depthwise.records import FEW_COLUMNS, PERMUTES, Offsets, Segment
 from pullback.cpu.depthwise.tables import Columns, Ints, column_phases, phase_tables, reach_of, segments_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up, sum_bytes
+from pullback.cpu.machine_code.levels import level
 from pullback.cpu.pool.tables import cut, row_count, rows
 from pullback.problem import Problem
 
@@ -190,22 +191,50 @@ def _copied_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -
     return _tables(problem, sides, threads, cell, Offsets.columns(source=0, weight=0), 0, padded)
 
 
+def _orders(sides: Sides) -> Ints:
+    """For each part of a cell, which lane of a source vector each output channel reads."""
+    parts, outs, lanes = sides.group_in_channels, sides.group_out_channels, sides.lanes
+    channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
+    orders = np.minimum((channel // outs * parts)[None, :] + numbers[:, None], lanes - 1)
+    return orders.astype(np.int64 if sides.wide == 8 else np.int32)  # type: ignore[return-value]
+
+
+def _step(sides: Sides) -> int:
+    """Output channels of as many whole groups as fit into a vector with their targets and their sources; 0 if not even one does."""
+    return sides.group_out_channels * (sides.lanes // max(sides.group_in_channels, sides.group_out_channels))
+
+
+def can_permute(problem: Problem, sides: Sides) -> bool:
+    """Whether vectors of the source can be spread over groups in registers."""
+    permutes = level().machine == "x86_64" and (sides.lanes, sides.wide) in PERMUTES
+    return permutes and _step(sides) > 0 and reads_in_place(problem, sides)
+
+
+def permuted_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, Any]:
+    """Fields of a CellsPermuted record."""
+    numbers = np.arange(sides.group_in_channels, dtype=np.int64)
+    part_offsets = Offsets.columns(source=0 * numbers, weight=numbers * (sides.out_channels * sides.wide))
+    return in_place_tables(problem, sides, threads) | {
+        "parts": len(numbers), "part_offsets": part_offsets, "step": _step(sides), "orders": _orders(sides),
+        "group_in_channels": sides.group_in_channels, "group_out_channels": sides.group_out_channels,
+    }  # fmt: skip
+
+
 def _spread_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -> tuple[dict[str, Any], int]:
     """Fields of a CellsSpread record."""
     lanes, vector = sides.lanes, machine().vector_bytes
     parts, outs = sides.group_in_channels, sides.group_out_channels
-    step = outs * (lanes // max(parts, outs))
+    step = _step(sides)
     # A spread vector costs a shuffle, or a scalar copy for each lane; it is then used once a tap.
     taps = problem.window.tap_count
     permuted = step > 0 and (taps + 2) * lanes < (taps + 2 * lanes) * step
-    channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
-    orders = np.minimum((channel // outs * parts)[None, :] + numbers[:, None], lanes - 1)
+    numbers = np.arange(parts, dtype=np.int64)
     part_offsets = Offsets.columns(source=numbers * vector, weight=numbers * (sides.out_channels * sides.wide))
     given, scratch = _tables(problem, sides, threads, parts * vector, part_offsets, sides.source_cell, padded)
     given |= {
         "step": step if permuted else lanes, "in_channels": sides.in_channels, "group_in_channels": parts,
         "group_out_channels": outs, "permuted": int(permuted),
-        "orders": orders.astype(np.int64 if sides.wide == 8 else np.int32),
+        "orders": _orders(sides),
     }  # fmt: skip
     return given, scratch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from pullback.cpu.depthwise.records import Offsets
+from pullback.cpu.depthwise.records import PERMUTES, Offsets
 from pullback.cpu.engine.records import WORD
 from pullback.cpu.simd.masked_memory import masked_load, masked_store
 from pullback.cpu.simd.native import LINE
@@ -53,6 +53,25 @@ def emit_loop(
     builder.branch(head)
     builder.position_at_end(after)
     return phis
+
+
+def emit_permute(builder: Any, value: Any, order: Any, size: int) -> Any:
+    """A vector whose lane i is lane order[i] of another; `size`: bytes of an element, which are those of its number as well."""
+    count = value.type.count
+    native = PERMUTES.get((count, size))
+    if native and builder.module.triple.startswith("x86_64"):
+        return builder.call(declare(builder, f"llvm.x86.{native}", value.type, [value.type, order.type]), [value, order])
+    result = ir.Constant(value.type, ir.Undefined)
+    for i in range(count):
+        number = ir.Constant(I32, i)
+        lane = builder.extract_element(value, builder.extract_element(order, number))
+        result = builder.insert_element(result, lane, number)
+    return result
+
+
+def load_order(builder: Any, place: Any, count: int, size: int) -> Any:
+    """The numbers of `emit_permute` in memory."""
+    return builder.load(pointer(builder, place, ir.VectorType(I64 if size == 8 else I32, count)), align=size)
 
 
 class Emit:
@@ -139,7 +158,7 @@ class Emit:
     def over_taps(
         self, bounds: Sequence[Any], tables: Sequence[Any], starts: Sequence[Any], totals: Sequence[Any], body: Any
     ) -> list[Any]:
-        """totals = body(source, weight, totals) for every entry of an outer and an inner table of offsets."""
+        """totals = body(source, weight, totals, inner entry) for every entry of an outer and an inner table of offsets."""
         builder = self.builder
 
         def outer(e: Any, carried: Any) -> Any:
@@ -147,7 +166,7 @@ class Emit:
 
             def inner(k: Any, sums: Any) -> Any:
                 more = self.pair(tables[1], k)
-                return body(builder.add(source, more[0]), builder.add(weight, more[1]), sums)
+                return body(builder.add(source, more[0]), builder.add(weight, more[1]), sums, k)
 
             return emit_loop(builder, bounds[2], bounds[3], carried, inner)
 

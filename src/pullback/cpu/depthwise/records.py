@@ -9,6 +9,8 @@ from __future__ import annotations
 from pullback.cpu.engine.records import WORD, Record
 
 FEW_COLUMNS, MANY_COLUMNS = 4, 8  # target columns of the two register tiles of cells_kernel.py
+# Names of x86's instructions that permute a vector by numbers in another, by lanes and bytes of an element.
+PERMUTES = {(16, 4): "avx512.permvar.sf.512", (8, 8): "avx512.permvar.df.512", (8, 4): "avx2.permps"}
 FEW_CHANNELS = 64  # up to which cells_kernel.py goes along a row for each vector of them
 ROW_ENTRIES_SPARE = 1  # entries behind a list of rows in cells_filter_kernel.py: its tiles take up to this many too many
 PLANE_OUTS = 4  # output channels at a time in planes_kernel.py
@@ -129,6 +131,16 @@ class CellsOneChannel(CellsCopied, CellsGather):
 
 class CellsSeveralChannels(CellsSpread, CellsGather):
     """cells_kernel.py, several channels per group."""
+
+
+class CellsPermuted(CellsBlocks, CellsGather):
+    """cells_kernel.py, several channels per group, the source read where it is.
+
+    `step` output channels belong to so many groups that what they read of a cell is one vector at most. Part k is that vector with
+    its lanes in the order k.
+    """
+
+    ints = "step group_in_channels group_out_channels orders"
 
 
 class CellsFilter(Record):

@@ -39,7 +39,7 @@ def _make_tile(lanes: Any) -> Any:
             columns, column_offsets, pitch, weight_pitch = emitter.fields(ctx, args, args_at, names)
             lines, factors_at = emitter.steps(pitch, ROWS + TAPS - 1), emitter.steps(weight_pitch, TAPS)
 
-            def body(at: Any, weight_at: Any, sums: Any) -> Any:
+            def body(at: Any, weight_at: Any, sums: Any, _: Any) -> Any:
                 rows = [emitter.load(builder.add(at, line), True) for line in lines]
                 factors = [emitter.splat(builder.add(weight_at, step)) for step in factors_at]
                 totals = list(sums)

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.depthwise.emit_kernel import Emit, emit_loop
+from pullback.cpu.depthwise.emit_kernel import Emit, emit_loop, emit_permute, load_order
 from pullback.cpu.simd.vectors import I64
 
 CHUNK = 3  # taps that share the source vectors they read
@@ -24,14 +24,15 @@ CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they rea
 
 
 @cache
-def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
+def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted: bool = False) -> Any:
     """`tiles` times `cells` target columns of n channels: sums over taps of source vectors times weight vectors.
 
     `registers` vectors are made at a time.
 
     args is a record of CellsGather, phase the ColumnPhase; entries e0 .. e1 of row_offsets are the source rows. Column p reads
     source p * reach + i by tap i. A reach of 0 stands for any: columns then share no sources. Only n channels of targets,
-    weights and source are touched. registers = 0: n is one vector at the most.
+    weights and source are touched. registers = 0: n is one vector at the most. permuted: part k of a source vector is its lanes in
+    the order k of args.
     """
 
     @intrinsic
@@ -51,19 +52,27 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
             for size in range(CHUNK - 1, 0, -1):
                 runs.append((builder.zext(builder.icmp_signed("==", rest, one.number(size)), I64), size))
             zero = one.number(0)
+            orders, given = zero, None
+            if permuted:
+                orders, each_in, each_out = one.fields(ctx, args, args_at, "orders group_in_channels group_out_channels")
+                given = one.mask(builder.mul(builder.sdiv(n, each_out), each_in))
 
-            def chunk(emitter: Emit, mask: Any, at: Any, weight_at: Any, sums: Any, size: int) -> list[Any]:
+            def load(emitter: Emit, place: Any, mask: Any, order: Any) -> Any:
+                value = emitter.load(place, True, given if permuted else mask)
+                return emit_permute(builder, value, order, lanes.compute_size) if permuted else value
+
+            def chunk(emitter: Emit, mask: Any, at: Any, weight_at: Any, sums: Any, size: int, order: Any) -> list[Any]:
                 found = list(sums)
                 factors = [emitter.load(builder.add(weight_at, weight_steps[i]), True, mask) for i in range(size)]
                 if reach == 0 and cells > 1:
                     for i, p in product(range(size), range(cells)):
                         place = builder.add(builder.add(at, tap_steps[i]), source_steps[p])
-                        found[p] = emitter.fma(emitter.load(place, True, mask), factors[i], found[p])
+                        found[p] = emitter.fma(load(emitter, place, mask, order), factors[i], found[p])
                     return found
                 for place in range((cells - 1) * reach + size):
                     users = [(p, place - p * reach) for p in range(cells) if 0 <= place - p * reach < size]
                     if users:
-                        cell = emitter.load(builder.add(at, tap_steps[place]), True, mask)
+                        cell = load(emitter, builder.add(at, tap_steps[place]), mask, order)
                         for p, i in users:
                             found[p] = emitter.fma(cell, factors[i], found[p])
                 return found
@@ -80,14 +89,18 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int) -> Any:
 
             def columns(emitter: Emit, mask: Any, source: Any, target: Any, weights: Any) -> None:
 
-                def body(at: Any, weight_at: Any, sums: Any) -> Any:
+                def body(at: Any, weight_at: Any, sums: Any, part: Any) -> Any:
                     carried = [at, weight_at, *sums]
+                    order = None
+                    if permuted:
+                        place = builder.add(orders, one.times(part, lanes.count * lanes.compute_size))
+                        order = load_order(builder, place, lanes.count, lanes.compute_size)
                     for count, size in runs:
 
                         def some(_: Any, now: Any, size: int = size) -> Any:
                             forward = [emitter.times(step, size) for step in (tap_step, weight_step)]
                             following = [builder.add(place, step) for place, step in zip(now, forward, strict=False)]
-                            return [*following, *chunk(emitter, mask, now[0], now[1], now[2:], size)]
+                            return [*following, *chunk(emitter, mask, now[0], now[1], now[2:], size, order)]
 
                         carried = emit_loop(builder, zero, count, carried, some)
                     return carried[2:]
@@ -156,7 +169,7 @@ def make_places_tile(lanes: Any, outs: int) -> Any:
             first, end = emitter.fields(ctx, phase, phase_at, "first_tap end_tap")
             offsets = emitter.steps(weight_step, outs)
 
-            def body(at: Any, weight_at: Any, sums: Any) -> Any:
+            def body(at: Any, weight_at: Any, sums: Any, _: Any) -> Any:
                 places = emitter.load(at, True)
                 return [
                     emitter.fma(places, emitter.splat(builder.add(weight_at, offset)), total)
