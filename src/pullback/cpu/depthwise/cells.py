@@ -27,7 +27,7 @@ from pullback.cpu.depthwise.common import (
     run_padded_gather,
     wide,
 )
-from pullback.cpu.depthwise.records import CellsOneChannel, CellsPermuted, CellsSeveralChannels
+from pullback.cpu.depthwise.records import CellsGather, CellsOneChannel, CellsPermuted, CellsSeveralChannels
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
@@ -111,8 +111,7 @@ def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     stage = streams(moved) and not stream and one_channel and tables["segments"] == 1
     tables |= {"weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_pitch if stage else 0
-    kernel, record = ("one_channel", CellsOneChannel) if one_channel else ("several_channels", CellsSeveralChannels)
-    if permuted:
-        kernel, record = "permuted_channels", CellsPermuted
+    record: type[CellsGather] = CellsOneChannel if one_channel else CellsPermuted if permuted else CellsSeveralChannels
+    kernel = "one_channel" if one_channel else "permuted_channels" if permuted else "several_channels"
     pieces = problem.batch * tables["blocks"] * tables["segments"]
     return make_plan(Variant("depthwise.cells", kernel, problem.dtype.name), record, pieces, scratch, moved, tables)

@@ -191,12 +191,12 @@ def _copied_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -
     return _tables(problem, sides, threads, cell, Offsets.columns(source=0, weight=0), 0, padded)
 
 
-def _orders(sides: Sides) -> Ints:
+def _orders(sides: Sides) -> Any:
     """For each part of a cell, which lane of a source vector each output channel reads."""
     parts, outs, lanes = sides.group_in_channels, sides.group_out_channels, sides.lanes
     channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
     orders = np.minimum((channel // outs * parts)[None, :] + numbers[:, None], lanes - 1)
-    return orders.astype(np.int64 if sides.wide == 8 else np.int32)  # type: ignore[return-value]
+    return orders.astype(np.int64 if sides.wide == 8 else np.int32)
 
 
 def _step(sides: Sides) -> int:
