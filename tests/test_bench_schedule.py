@@ -44,8 +44,12 @@ def test_costs_of_jobs() -> None:
     assert job_seconds(job(4.0, 4.0), costs, 2) == 1 + 8 + 2, "the caller has done both before the worker is there"
     assert job_seconds(job(*[8.0] * 4), costs, 2) == 1 + 24 + 2
     assert job_seconds(job(*[8.0] * 4, before=1.0), costs, 2) == 1 + 32 + 2, "it slept"
-    # A claim takes a second in which nobody else claims: with pieces of nothing, threads do not help.
-    assert job_seconds(job(*[0.0] * 8), Costs(0.0, 0.0, 0.0, 0.0, claim=1.0), 4) == 8.0
+    # A claim takes a second in which nobody else claims of the same range: all four claim their own two at once.
+    assert job_seconds(job(*[0.0] * 8), Costs(0.0, 0.0, 0.0, 0.0, claim=1.0), 4) == 2.0
+    # Who comes late finds its range done by the others.
+    assert job_seconds(job(*[1.0] * 4), Costs(0.0, 0.0, start=4.0, wake=0.0, claim=0.0), 2) == 4.0
+    # Unequal ranges: who is through with its own helps with the other.
+    assert job_seconds(job(9.0, 3.0, 1.0, 1.0), FREE, 2) == 9.0
 
 
 def test_a_call_is_its_jobs_and_what_lies_between() -> None:

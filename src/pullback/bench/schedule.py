@@ -1,8 +1,8 @@
 """A model of the schedule: the time of a call at any number of threads, from the times of its pieces on one.
 
-The simulation claims pieces as the pool does: of one range for each thread in turn, by whoever is free, one claim at a time. It
-knows nothing of what threads share beside the ticket: no memory bandwidth (but for a floor that can be given), no frequency that
-falls, no second socket.
+The simulation claims pieces as the pool does: each thread those of its own range, then of the others', one claim of a range at a
+time. It knows nothing of what threads share beside the tickets: no memory bandwidth (but for a floor that can be given), no
+frequency that falls, no second socket.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ def job_seconds(job: Job, costs: Costs, threads: int) -> float:
     if count <= 1:
         return costs.call + sum(job.pieces)
     late = costs.start + (costs.wake if job.before > SPUN_SECONDS else 0.0)
-    free = [costs.call] + [costs.call + late] * (count - 1)
-    heapq.heapify(free)
-    unclaimed, end = 0.0, 0.0
+    free = [(costs.call + (late if thread else 0.0), thread) for thread in range(count)]
     each = -(-len(job.pieces) // count)
-    for seconds in (seconds for first in range(each) for seconds in job.pieces[first::each]):
-        begin = max(heapq.heappop(free), unclaimed)
-        unclaimed = begin + costs.claim
-        heapq.heappush(free, unclaimed + seconds)
-        end = max(end, unclaimed + seconds)
+    left = [list(job.pieces[first : first + each])[::-1] for first in range(0, count * each, each)]
+    unclaimed, end = [0.0] * count, 0.0  # of each range: since when its next piece can be claimed
+    while any(left):
+        now, thread = heapq.heappop(free)
+        own = next(turn % count for turn in range(thread, thread + count) if left[turn % count])
+        unclaimed[own] = max(now, unclaimed[own]) + costs.claim
+        done = unclaimed[own] + left[own].pop()
+        heapq.heappush(free, (done, thread))
+        end = max(end, done)
     return end + costs.join
 
 

@@ -121,7 +121,7 @@ class _Empty:
         job[JobRecord.place("stopped")] = 1
         result = np.zeros(1, np.int64)
         places = {"job": job, "system": system, "result": result}
-        block = Follow.pack({"spins": 1, "seen": 0, **{name: address_of(array) for name, array in places.items()}})
+        block = Follow.pack({"spins": 1, "number": 1, "seen": 0, **{name: address_of(array) for name, array in places.items()}})
         self.address, self.arguments = code(Variant("engine.threads", "follow")).address, address_of(block)
         self._keep = (*places.values(), block)
 

@@ -208,7 +208,7 @@ class Waiting:
         self._system = np.zeros(len(System.FIELDS), np.int64)
         places = {"job": self._job, "system": self._system, "result": self.result}
         addresses = {name: array.ctypes.data for name, array in places.items()}
-        self._block = Follow.pack({"spins": spins, "seen": 7, **addresses})
+        self._block = Follow.pack({"spins": spins, "number": 1, "seen": 7, **addresses})
         self.address, self.arguments = compiled.address, self._block.ctypes.data
 
 

@@ -13,17 +13,19 @@ def _rest_of_line(line: int, used: int) -> str:
 class Job(Record):
     """The one job of a pool. An odd generation is an open job; `slots`: how many more threads may join it.
 
-    Its pieces are `ranges` ranges of `each` (the last ones may be short), one for each thread. Tickets go round the ranges: pieces
-    that are claimed together lie far apart, so that no thread writes beside another, nor prefetches what that one writes.
+    Its pieces are `ranges` ranges of `each` (the last ones may be short), with a ticket each, at `tickets`, on a line of its own. A
+    thread takes those of its own range first, the same in every job: there lies what it has made itself, in the caches near it, and
+    no thread writes beside another, nor prefetches what that one writes. Then it helps with the others. `ended`: ranges of which no
+    piece is left.
 
-    A cache line each: what waiting workers look at, what they change as they come and go, the next piece, and the job itself. On
-    one line, every claim would take it from all who wait.
+    A cache line each: what waiting workers look at, what they change as they come and go, and the job itself. On one line, every
+    change would take it from all who wait.
     """
 
     changes = True
     ints = (
-        f"generation stopped sleeping busy {_rest_of_line(0, 4)} active slots {_rest_of_line(1, 2)} ticket {_rest_of_line(2, 1)} "
-        f"pieces function arguments scratch stride ranges each {_rest_of_line(3, 7)}"
+        f"generation stopped sleeping busy {_rest_of_line(0, 4)} active slots {_rest_of_line(1, 2)} ended {_rest_of_line(2, 1)} "
+        f"pieces function arguments scratch stride ranges each tickets"
     )
 
 
@@ -50,13 +52,13 @@ FIRST_WORKER = WORKER_THREADS // WORD  # as a place in an array of words
 class Lead(Record):
     """Of the caller: the pool's blocks (no job: it runs alone), and the job. No slots: the pool ends."""
 
-    ints = "job system masks spins function arguments pieces scratch stride slots"
+    ints = "job system masks spins tickets function arguments pieces scratch stride slots"
 
 
 class Follow(Record):
-    """Of a worker; `result` is where it leaves the generation that it has seen last."""
+    """Of a worker; `number`: from 1 on. `result` is where it leaves the generation that it has seen last."""
 
-    ints = "job system spins result seen"
+    ints = "job system spins number result seen"
 
 
 class Transfer(Record):

@@ -14,10 +14,12 @@ import numpy as np
 
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.kernel_records import Job
-from pullback.cpu.engine.sizes import ceil_div
+from pullback.cpu.engine.memory import aligned_bytes
+from pullback.cpu.engine.sizes import LINE, ceil_div
 from pullback.cpu.engine.threads import stride_of, take_scratch
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
+from pullback.settings import MOST_THREADS
 
 LEAST_SHARE = 8  # of the team: where only a smaller part of it would work, the caller does it alone
 
@@ -32,8 +34,10 @@ class Team:
         address = code(Variant("engine.team", "team")).address
         self._library = ctypes.CDLL(library)
         parallel = ctypes.cast(self._library.GOMP_parallel, ctypes.c_void_p).value
-        lead = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
-        self._lead, self._where = lead(address), (address_of(self.busy), parallel)
+        number = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p).value
+        lead = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 4, ctypes.c_uint32)
+        self._tickets = aligned_bytes(MOST_THREADS * LINE, LINE)
+        self._lead, self._where = lead(address), (address_of(self.busy), parallel, number)
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
         """Run a job on `count` threads; False, and nothing has been done, where another caller has the team or it does not pay.
@@ -47,7 +51,7 @@ class Team:
         scratch = take_scratch(stride * count)
         fields = dict.fromkeys((name for name, _ in Job.FIELDS), 0) | {
             "slots": count - 1, "pieces": pieces, "function": function, "arguments": arguments, "scratch": scratch.address,
-            "stride": stride, "ranges": count, "each": ceil_div(pieces, count),
+            "stride": stride, "ranges": count, "each": ceil_div(pieces, count), "tickets": address_of(self._tickets),
         }  # fmt: skip
         job = struct.pack(f"={len(fields)}q", *fields.values())
         done = self._lead(*self._where, job, size)

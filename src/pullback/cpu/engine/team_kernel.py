@@ -5,16 +5,19 @@ from __future__ import annotations
 from string import Template
 
 from pullback.cpu.engine.kernel_records import Job
+from pullback.cpu.engine.sizes import LINE
 
 # The caller's part: take the team, copy the job to where its threads count it down, run it on all of them, give the team back. It
 # is one call from Python, so that no signal handler can interrupt it. 0: another caller has the team.
 #
-# One thread's part: take a slot, then pieces until none is left. The places ($) are those of a `Job`; a kernel takes two places
-# for results that it never writes, the record of its arguments, the piece and the working memory.
+# One thread's part: take a slot, then pieces until none is left, those of its own range first; the address of the function that
+# tells its number lies where a pool's job has `stopped`. The places ($) are those of a `Job`; a kernel takes two places for results
+# that it never writes, the record of its arguments, the piece and the working memory.
 _TEXT = """
 declare void @llvm.memcpy.p0i8.p0i8.i64(i8*, i8*, i64, i1)
+declare void @llvm.memset.p0i8.i64(i8*, i8, i64, i1)
 
-define i32 @team_lead(i64* %busy, i64 %parallel, i8* %given, i32 %size) {
+define i32 @team_lead(i64* %busy, i64 %parallel, i64 %number, i8* %given, i32 %size) {
 begin:
   %job = alloca i64, i32 $words, align 64
   %before = atomicrmw add i64* %busy, i64 1 seq_cst
@@ -23,6 +26,15 @@ begin:
 taken:
   %bytes = bitcast i64* %job to i8*
   call void @llvm.memcpy.p0i8.p0i8.i64(i8* %bytes, i8* %given, i64 $bytes, i1 false)
+  %number.at = getelementptr i64, i64* %job, i64 $stopped
+  store i64 %number, i64* %number.at
+  %tickets.at = getelementptr i64, i64* %job, i64 $tickets
+  %tickets = load i64, i64* %tickets.at
+  %start = inttoptr i64 %tickets to i8*
+  %ranges.at = getelementptr i64, i64* %job, i64 $ranges
+  %ranges = load i64, i64* %ranges.at
+  %tickets.bytes = mul i64 %ranges, $line
+  call void @llvm.memset.p0i8.i64(i8* %start, i8 0, i64 %tickets.bytes, i1 false)
   %run = inttoptr i64 %parallel to void (void (i64*)*, i64*, i32, i32)*
   call void %run(void (i64*)* @team_member, i64* %job, i32 %size, i32 0)
   br label %given.back
@@ -40,7 +52,6 @@ begin:
   %joins = icmp sge i64 %slot, 0
   br i1 %joins, label %joined, label %done
 joined:
-  %ticket = getelementptr i64, i64* %job, i64 $ticket
   %pieces.at = getelementptr i64, i64* %job, i64 $pieces
   %pieces = load i64, i64* %pieces.at
   %function.at = getelementptr i64, i64* %job, i64 $function
@@ -58,22 +69,40 @@ joined:
   %ranges = load i64, i64* %ranges.at
   %each.at = getelementptr i64, i64* %job, i64 $each
   %each = load i64, i64* %each.at
-  %tickets = mul i64 %ranges, %each
+  %tickets.at = getelementptr i64, i64* %job, i64 $tickets
+  %tickets = load i64, i64* %tickets.at
+  %number.at = getelementptr i64, i64* %job, i64 $stopped
+  %number.address = load i64, i64* %number.at
+  %number.function = inttoptr i64 %number.address to i32 ()*
+  %number32 = call i32 %number.function()
+  %number = zext i32 %number32 to i64
+  br label %range
+range:
+  %turn = phi i64 [ 0, %joined ], [ %turn.next, %ended ]
+  %more = icmp slt i64 %turn, %ranges
+  br i1 %more, label %enter, label %done
+enter:
+  %place = add i64 %number, %turn
+  %own = urem i64 %place, %ranges
+  %first = mul i64 %own, %each
+  %behind = add i64 %first, %each
+  %short = icmp slt i64 %pieces, %behind
+  %end = select i1 %short, i64 %pieces, i64 %behind
+  %line = mul i64 %own, $line
+  %ticket.address = add i64 %tickets, %line
+  %ticket = inttoptr i64 %ticket.address to i64*
   br label %next
 next:
   %claimed = atomicrmw add i64* %ticket, i64 1 seq_cst
-  %left = icmp slt i64 %claimed, %tickets
-  br i1 %left, label %find, label %done
-find:
-  %range = urem i64 %claimed, %ranges
-  %first = mul i64 %range, %each
-  %place = udiv i64 %claimed, %ranges
-  %piece = add i64 %first, %place
-  %there = icmp slt i64 %piece, %pieces
-  br i1 %there, label %work, label %next
+  %piece = add i64 %first, %claimed
+  %left = icmp slt i64 %piece, %end
+  br i1 %left, label %work, label %ended
 work:
   call i32 %function(i64* %places, i64* %places, i64 %arguments, i64 %piece, i64 %memory)
   br label %next
+ended:
+  %turn.next = add i64 %turn, 1
+  br label %range
 done:
   ret void
 }
@@ -82,4 +111,4 @@ done:
 
 def assembly() -> tuple[str, tuple[str, ...]]:
     places = {name: Job.place(name) for name, _ in Job.FIELDS}
-    return Template(_TEXT).substitute(places, words=len(Job.FIELDS), bytes=Job.BYTES), ("team_lead",)
+    return Template(_TEXT).substitute(places, words=len(Job.FIELDS), bytes=Job.BYTES, line=LINE), ("team_lead",)

@@ -104,32 +104,34 @@ class Pool:
         self._words = self.job.data
         self._masks = np.zeros(FIRST_WORKER + MOST_WORKERS, np.int64)
         self._system = system_words()
-        self._where = (address_of(self.job), address_of(self._system), address_of(self._masks), LEADER_SPINS)
+        self._tickets = aligned_bytes(MOST_WORKERS * LINE, LINE)
+        pool = (address_of(self.job), address_of(self._system), address_of(self._masks))
+        self._where = (*pool, LEADER_SPINS, address_of(self._tickets))
         self._entering = threading.Lock()  # of workers alone: they handle no signals
         self._asleep: list[SimpleQueue[None]] = []  # bells of workers that sleep in Python
         self._stop = False
 
-    def _enter(self, most: int) -> bool:
-        """Enter this thread into the pool, unless that has enough workers already or has been stopped."""
+    def _enter(self, most: int) -> int:
+        """Enter this thread into the pool, and its number there; 0 if the pool has enough workers already or has been stopped."""
         with self._entering:
             count = len(self.workers)
             if self._stop or count >= most:
-                return False
+                return 0
             self._masks[FIRST_WORKER + count] = threading.get_native_id()
             self._masks[WORKERS] = count + 1
             self._masks[CALLER_CPU] = -1  # so that this one is kept apart too
             self.workers.append(threading.current_thread())
-            return True
+            return count + 1
 
     def _work(self, most: int, ready: threading.Event) -> None:
-        entered = self._enter(most)
+        number = self._enter(most)
         ready.set()
-        if not entered:
+        if not number:
             return
         follow = _native("follow")
         job, result, bell = self.job, np.zeros(1, np.int64), SimpleQueue[None]()
         addresses = {"job": address_of(job), "system": address_of(self._system), "result": address_of(result)}
-        block, place = Follow.pack({"spins": WORKER_SPINS, "seen": -1, **addresses}), Follow.place("seen")
+        block, place = Follow.pack({"spins": WORKER_SPINS, "number": number, "seen": -1, **addresses}), Follow.place("seen")
         while not self._stop:
             follow(_SLOTS_AT, _SLOTS_AT, address_of(block), 0, 0)
             seen = block[place] = int(result[0])
@@ -228,7 +230,7 @@ def fed_threads() -> int:
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread."""
     scratch = take_scratch(scratch_bytes)
-    _lead(0, 0, 0, 0, function, arguments, pieces, scratch.address, scratch_bytes, 1)
+    _lead(0, 0, 0, 0, 0, function, arguments, pieces, scratch.address, scratch_bytes, 1)
     scratch.put_back()
 
 

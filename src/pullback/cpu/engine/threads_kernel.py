@@ -1,7 +1,7 @@
 """The native half of the thread pool: taking it, claiming pieces of a job, and spinning for the next one.
 
-Pieces are claimed by an atomic ticket, so the split of the work never depends on the number of threads; which piece a ticket stands
-for does (see Job).
+Pieces are claimed by atomic tickets, so the split of the work never depends on the number of threads; in which order they are
+claimed does (see Job).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.engine.kernel_records import MASK_BYTES, NEW_MASK, SEEN_MASK, WORKER_THREADS, Follow, Job, Lead, Masks, System
+from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.simd.native import atomic_add, atomic_load, call_piece, fence, spin_pause
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.vectors import I32, I64, get_int, inline, put_int
@@ -48,17 +49,21 @@ def system_call(context: Any, function: Any, number: Any, first: Any, second: An
 
 
 @inline
-def claim(job, slot):
-    """Run pieces until none is left."""
+def claim(job, slot, number):
+    """Run pieces until none is left, those of the range of thread `number` first."""
     function, arguments, pieces = job.function, job.arguments, job.pieces
     scratch = job.scratch + slot * job.stride
     ranges, each = job.ranges, job.each
-    ticket = atomic_add(job.ticket_at, 1)
-    while ticket < ranges * each:
-        piece = ticket % ranges * each + ticket // ranges
-        if piece < pieces:
-            call_piece(function, arguments, piece, scratch)
-        ticket = atomic_add(job.ticket_at, 1)
+    for i in range(ranges):
+        turn = (number + i) % ranges
+        first, place = turn * each, job.tickets + turn * LINE
+        count = min(each, pieces - first)
+        ticket = atomic_add(place, 1)
+        while ticket < count:
+            call_piece(function, arguments, first + ticket, scratch)
+            ticket = atomic_add(place, 1)
+        if ticket == max(0, count):
+            atomic_add(job.ended_at, 1)
     fence()
 
 
@@ -122,7 +127,10 @@ def build(lanes: Any) -> dict[str, Any]:
                 if system.set_mask != 0:
                     keep_apart(masks_at(args.masks, 0), system)
                 job.slots = args.slots - 1
-                job.ticket = 0
+                job.ended = 0
+                job.tickets = args.tickets
+                for turn in range(args.slots):
+                    put_int(args.tickets + turn * LINE, 0)
                 job.pieces = args.pieces
                 job.function = args.function
                 job.arguments = args.arguments
@@ -133,7 +141,7 @@ def build(lanes: Any) -> dict[str, Any]:
                 atomic_add(job.generation_at, 1)
                 if atomic_load(job.sleeping_at) > 0:
                     wake(job, system, args.slots - 1)
-                claim(job, 0)
+                claim(job, 0, 0)
                 atomic_add(job.generation_at, 1)
                 waited = 0
                 while atomic_load(job.active_at) != 0:
@@ -175,12 +183,12 @@ def build(lanes: Any) -> dict[str, Any]:
                 continue
             # Who comes too late does not enter: its caller would wait for it. What is read here may be of a later job already,
             # which then has another generation.
-            if atomic_load(job.slots_at) > 0 and atomic_load(job.ticket_at) < job.ranges * job.each:
+            if atomic_load(job.slots_at) > 0 and atomic_load(job.ended_at) < job.ranges:
                 atomic_add(job.active_at, 1)
                 if atomic_load(job.generation_at) == generation:
                     slot = atomic_add(job.slots_at, -1)
                     if slot > 0:
-                        claim(job, slot)
+                        claim(job, slot, args.number)
                 atomic_add(job.active_at, -1)
             seen = generation
             waited = 0
