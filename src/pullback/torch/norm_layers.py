@@ -23,7 +23,7 @@ EAGER_ONLY = "it is taken only where PyTorch runs eagerly on plain tensors"
 
 
 # Elements of an input below which one pass for two ops saves less than it costs to wait for the second.
-LEAST_FUSED = {FIRST: 100_000, LAST: 2_000_000}
+LEAST_FUSED = {FIRST: 100_000, LAST: 300_000}
 
 
 def _any_hooks() -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pullback.cpu.conv.common import lanes_of, moved_bytes
+from pullback.cpu.conv.common import even_parts, lanes_of, moved_bytes
 from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.conv.transpose import transposed as transpose
 from pullback.cpu.depthwise import planes, tuning
@@ -76,9 +76,10 @@ def _first(array: Array, target: Array) -> None:
 
 
 def _parts(problem: Problem) -> Iterator[tuple[Problem, slice]]:
-    """Parts of the batch whose copies are small, as problems in channels_last."""
-    image = max(1, moved_bytes(problem) // max(1, problem.batch))
-    each = max(1, tuning.TRANSPOSED_PART_BYTES // image)
+    """Parts of the batch whose copies are small, as problems in channels_last; all of it where its own are."""
+    moved, each = moved_bytes(problem), problem.batch
+    if moved > tuning.MOST_TRANSPOSED_BYTES:
+        each = even_parts(problem.batch, tuning.TRANSPOSED_PART_BYTES * problem.batch // moved)
     for first in range(0, problem.batch, each):
         count = min(each, problem.batch - first)
         yield replace(problem, layout="channels_last", batch=count), slice(first, first + count)
