@@ -90,6 +90,19 @@ def _segment(sides: Sides, part: list[Columns], begin: int, end: int) -> Mapping
     }  # fmt: skip
 
 
+def _columns(sides: Sides, split: list[list[Columns]], begins: list[int], cell: int, padded: bool) -> dict[str, Any]:
+    """The fields about columns: their phases in each segment, whose source begins at a column of `begins`. cell: bytes of one."""
+    tables: list[Ints] = []
+    ends: list[Ints] = []
+    before, cell_bytes = 0, (cell, sides.target_cell, sides.tap_weights)
+    for part, begin in zip(split, begins, strict=True):
+        table, known = phase_tables(part, sides.source_cols, cell_bytes, begin, padded, before)
+        tables.append(table)
+        ends.append(known)
+        before += len(known)
+    return {"phases": len(split[0]), "phase_table": np.concatenate(tables), "ends": np.concatenate(ends)}
+
+
 def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, Any]:
     """Fields of a CellsCopied record whose source rows are read where they are: columns at their ends have taps of their own."""
     window = problem.window
@@ -102,15 +115,6 @@ def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, A
     blocks = len(first_rows) - 1
     many = ceil_div(wanted, max(1, blocks * problem.batch))
     split = segments_of(phases, sides.cols, max(1, min(many, sides.cols // tuning.FEWEST_SEGMENT_COLUMNS)))
-    cell_bytes = (sides.source_cell, sides.target_cell, sides.tap_weights)
-    tables: list[Ints] = []
-    ends: list[Ints] = []
-    before = 0
-    for part in split:
-        table, known = phase_tables(part, sides.source_cols, cell_bytes, 0, False, before)
-        tables.append(table)
-        ends.append(known)
-        before += len(known)
     pitch, no_rows = sides.source_cols * sides.source_cell, np.zeros(1, np.int64)
     return {
         "source": None, "source_rows": sides.source_rows, "source_pitch": pitch,
@@ -119,8 +123,8 @@ def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, A
         "segments": len(split), "segment_table": Segment.table([_segment(sides, part, 0, 0) for part in split]),
         "in_place": 1, "cell": sides.source_cell, "area_pitch": pitch, "row_ptr": lists.ptr,
         "row_offsets": Offsets.columns(source=lists.source * pitch, weight=lists.tap * (window.kernel[-1] * sides.tap_weights)),
-        "parts": 1, "part_offsets": Offsets.columns(source=0, weight=0), "phases": len(phases),
-        "phase_table": np.concatenate(tables), "ends": np.concatenate(ends),
+        "parts": 1, "part_offsets": Offsets.columns(source=0, weight=0),
+        **_columns(sides, split, [0] * len(split), sides.source_cell, padded=False),
     }  # fmt: skip
 
 
@@ -157,14 +161,6 @@ def _tables(
         wanted_blocks, fewest = tuning.BLOCKS_EACH * threads, halo
     shared = max(ceil_div(sides.rows * problem.batch, wanted_blocks), fewest)
     blocks = cut(lists, min(sides.rows, fitting, shared))
-    tables: list[Ints] = []
-    ends: list[Ints] = []
-    before, cell_bytes = 0, (cell, sides.target_cell, sides.tap_weights)
-    for part, (begin, _) in zip(split, reaches, strict=True):
-        table, known = phase_tables(part, sides.source_cols, cell_bytes, begin, padded, before)
-        tables.append(table)
-        ends.append(known)
-        before += len(known)
     given = {
         "source": None, "source_rows": sides.source_rows, "source_pitch": sides.source_cols * sides.source_cell,
         "rows": sides.rows, "target_pitch": sides.target_pitch, "out_channels": sides.out_channels,
@@ -176,8 +172,7 @@ def _tables(
         "row_offsets": Offsets.columns(
             source=blocks.slot * area_pitch, weight=lists.tap * (window.kernel[-1] * sides.tap_weights)
         ),
-        "parts": len(parts), "part_offsets": parts, "phases": len(phases), "phase_table": np.concatenate(tables),
-        "ends": np.concatenate(ends),
+        "parts": len(parts), "part_offsets": parts, **_columns(sides, split, [begin for begin, _ in reaches], cell, padded),
     }  # fmt: skip
     return given, blocks.most_needed * (area_pitch + copy_pitch)
 
