@@ -22,6 +22,7 @@ from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
 from pullback.registry import dispatch
 from pullback.rules import Array
+from pullback.settings import precision
 
 
 def can(problem: Problem) -> str | None:
@@ -89,13 +90,15 @@ def gather(problem: Problem, source: Array, filter: Array) -> Array:
     """conv and conv_grad_input."""
     weights = np.moveaxis(filter, (0, 1), (-1, -2))
     target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
-    for part, images in _parts(problem):
-        _first(dispatch(part, _last(source[images]), weights), target[images])
+    with precision("exact"):  # this kernel promises plain sums, so those that it calls must make them
+        for part, images in _parts(problem):
+            _first(dispatch(part, _last(source[images]), weights), target[images])
     return target
 
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
-    found = [dispatch(part, _last(dy[images]), _last(x[images])) for part, images in _parts(problem)]
+    with precision("exact"):
+        found = [dispatch(part, _last(dy[images]), _last(x[images])) for part, images in _parts(problem)]
     result = found[0]
     for more in found[1:]:  # parts of the batch do not depend on the machine
         result += more
