@@ -129,10 +129,13 @@ def in_place_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, A
 
 
 def reads_in_place(problem: Problem, sides: Sides) -> bool:
-    """Whether most columns meet all taps, and have neighbours enough for a tile of them: then rows need no halo."""
-    counts = [phase.middle(sides.source_cols) for phase in column_phases(problem.window, sides.forward)]
-    share = sum(end - begin for begin, end in counts if end - begin >= FEW_COLUMNS) / max(1, sides.cols)
-    return sides.size == sides.wide and share >= tuning.IN_PLACE_COLUMNS
+    """Whether of the columns that have neighbours enough for a tile most meet all taps: then rows need no halo."""
+    phases = column_phases(problem.window, sides.forward)
+    middles = [end - begin for begin, end in (phase.middle(sides.source_cols) for phase in phases)]
+    tiled, with_halo = (
+        sum(count for count in counts if count >= FEW_COLUMNS) for counts in (middles, [phase.count for phase in phases])
+    )
+    return sides.size == sides.wide and tiled >= tuning.IN_PLACE_COLUMNS * with_halo
 
 
 def _tables(
