@@ -63,6 +63,8 @@ def small_calls(dtype: Any = np.float32) -> Iterator[Call]:
                     yield from conv_arguments(layout, 1, c_in, c_out, (5, cols), dtype=dtype, **geometry)
             yield from conv_arguments(layout, 9, v + 3, 2 * v, (6, 5), dtype=dtype, **geometry)
             yield from conv_arguments(layout, 2, 6, 4 * v + 2, (7, 6), groups=2, dtype=dtype, **geometry)
+        # Rows so long, of so many channels, that only their ends are padded: these are read in place.
+        yield from conv_arguments(layout, 1, 2 * v + 1, 2 * v + 3, (3, 22), kernel=(3, 3), padding=1, dtype=dtype)
         # Strides that no second window follows, and cells that no window reads.
         yield from conv_arguments(layout, 1, 3, 4, (2, 9), kernel=(1, 1), stride=(2, 9), dtype=dtype)
         yield from conv_arguments(layout, 1, v, v, (3, 5), kernel=(2, 3), stride=(3, 4), dtype=dtype)

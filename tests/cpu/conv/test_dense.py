@@ -13,8 +13,12 @@ from cpu_calls import LAYOUTS, guarded_calls, run_python, skip_unless_it_runs
 from kernels import KernelUnderTest, kernels_of
 
 import pullback as pb
+from pullback.cpu.conv.direct import direct_plan
+from pullback.cpu.conv.filter_order import in_known_order
+from pullback.cpu.conv.records import MIDDLES_AND_COLUMNS, ROWS_OF_CELLS, DirectSweep
 from pullback.cpu.engine.pieces import stream_from
 from pullback.cpu.engine.plan_cache import release_plans
+from pullback.ops.conv import prepare_conv
 from pullback.registry import kernels_for
 
 DENSE = ("direct", "cells", "pointwise")  # the others have test files of their own
@@ -46,6 +50,17 @@ def test_whole_numbers_are_exact_around_the_vector_width(kernel_under_test: Kern
             found = kernel_under_test(*arguments, **keywords)
             if found is not None:
                 np.testing.assert_array_equal(found, reference(op, arguments, keywords), str(keywords))
+
+
+def test_long_rows_are_read_in_place_although_they_are_padded() -> None:
+    """Of the small calls that all tests of edges make, some must be of this form."""
+    found = set()
+    for op, arguments, keywords in small_calls():
+        if op == "conv" and keywords["layout"] == "channels_last" and keywords.get("padding"):
+            problem, _, f = prepare_conv(*arguments, **keywords)
+            plan = direct_plan(problem, in_known_order(problem, f)[1]).sweep
+            found.add(tuple(int(plan.template[DirectSweep.place(name)]) for name in ("in_place", "runs")))
+    assert {(1, MIDDLES_AND_COLUMNS), (0, ROWS_OF_CELLS)} <= found
 
 
 LARGE: tuple[dict[str, Any], ...] = (

@@ -16,7 +16,7 @@ class Job(Record):
     Its pieces are `ranges` ranges of `each` (the last ones may be short), with a ticket each, at `tickets`, on a line of its own. A
     thread takes those of its own range first, the same in every job: there lies what it has made itself, in the caches near it, and
     no thread writes beside another, nor prefetches what that one writes. Then it helps with the others. `ended`: ranges of which no
-    piece is left.
+    piece is left. number_function: of a team, the address of the function that tells a thread its number.
 
     A cache line each: what waiting workers look at, what they change as they come and go, and the job itself. On one line, every
     change would take it from all who wait.
@@ -24,7 +24,8 @@ class Job(Record):
 
     changes = True
     ints = (
-        f"generation stopped sleeping busy {_rest_of_line(0, 4)} active slots {_rest_of_line(1, 2)} ended {_rest_of_line(2, 1)} "
+        f"generation stopped sleeping busy {_rest_of_line(0, 4)} "
+        f"active slots number_function {_rest_of_line(1, 3)} ended {_rest_of_line(2, 1)} "
         f"pieces function arguments scratch stride ranges each tickets"
     )
 

@@ -34,10 +34,10 @@ class Team:
         address = code(Variant("engine.team", "team")).address
         self._library = ctypes.CDLL(library)
         parallel = ctypes.cast(self._library.GOMP_parallel, ctypes.c_void_p).value
-        number = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p).value
-        lead = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 4, ctypes.c_uint32)
+        self._number_function = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p).value or 0
+        lead = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 3, ctypes.c_uint32)
         self._tickets = aligned_bytes(MOST_THREADS * LINE, LINE)
-        self._lead, self._where = lead(address), (address_of(self.busy), parallel, number)
+        self._lead, self._where = lead(address), (address_of(self.busy), parallel)
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
         """Run a job on `count` threads; False, and nothing has been done, where another caller has the team or it does not pay.
@@ -52,6 +52,7 @@ class Team:
         fields = dict.fromkeys((name for name, _ in Job.FIELDS), 0) | {
             "slots": count - 1, "pieces": pieces, "function": function, "arguments": arguments, "scratch": scratch.address,
             "stride": stride, "ranges": count, "each": ceil_div(pieces, count), "tickets": address_of(self._tickets),
+            "number_function": self._number_function,
         }  # fmt: skip
         job = struct.pack(f"={len(fields)}q", *fields.values())
         done = self._lead(*self._where, job, size)

@@ -10,14 +10,13 @@ from pullback.cpu.engine.sizes import LINE
 # The caller's part: take the team, copy the job to where its threads count it down, run it on all of them, give the team back. It
 # is one call from Python, so that no signal handler can interrupt it. 0: another caller has the team.
 #
-# One thread's part: take a slot, then pieces until none is left, those of its own range first; the address of the function that
-# tells its number lies where a pool's job has `stopped`. The places ($) are those of a `Job`; a kernel takes two places for results
-# that it never writes, the record of its arguments, the piece and the working memory.
+# One thread's part: take a slot, then pieces until none is left, those of its own range first. The places ($) are those of a
+# `Job`; a kernel takes two places for results that it never writes, the record of its arguments, the piece and the working memory.
 _TEXT = """
 declare void @llvm.memcpy.p0i8.p0i8.i64(i8*, i8*, i64, i1)
 declare void @llvm.memset.p0i8.i64(i8*, i8, i64, i1)
 
-define i32 @team_lead(i64* %busy, i64 %parallel, i64 %number, i8* %given, i32 %size) {
+define i32 @team_lead(i64* %busy, i64 %parallel, i8* %given, i32 %size) {
 begin:
   %job = alloca i64, i32 $words, align 64
   %before = atomicrmw add i64* %busy, i64 1 seq_cst
@@ -26,8 +25,6 @@ begin:
 taken:
   %bytes = bitcast i64* %job to i8*
   call void @llvm.memcpy.p0i8.p0i8.i64(i8* %bytes, i8* %given, i64 $bytes, i1 false)
-  %number.at = getelementptr i64, i64* %job, i64 $stopped
-  store i64 %number, i64* %number.at
   %tickets.at = getelementptr i64, i64* %job, i64 $tickets
   %tickets = load i64, i64* %tickets.at
   %start = inttoptr i64 %tickets to i8*
@@ -71,7 +68,7 @@ joined:
   %each = load i64, i64* %each.at
   %tickets.at = getelementptr i64, i64* %job, i64 $tickets
   %tickets = load i64, i64* %tickets.at
-  %number.at = getelementptr i64, i64* %job, i64 $stopped
+  %number.at = getelementptr i64, i64* %job, i64 $number_function
   %number.address = load i64, i64* %number.at
   %number.function = inttoptr i64 %number.address to i32 ()*
   %number32 = call i32 %number.function()
