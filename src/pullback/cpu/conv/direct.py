@@ -102,30 +102,31 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
             images += 1
         images = even_parts(sweep.images, images)
     n_blocks = ceil_div(sweep.target_channels, 2 * v)
-    # In channels_last a group has a few bytes of each cell: a piece takes all groups, of few enough cells that these stay near.
-    together = (
-        sweep.groups > 1
-        and problem.layout == "channels_last"
-        and sweep.groups * sweep.target_channels <= tuning.GROUPS_CHANNELS
-    )
-    part_groups = sweep.groups if together else 1
 
-    def touched(images: int, rows: int, cols: int) -> int:
+    def fewer_cells(most_cols: int, least_cols: int) -> bool:
+        """Make the block smaller by images, rows, or columns beyond `most_cols`; False where that is not possible."""
+        nonlocal images, rows, cols
+        if images > 1:
+            images = even_parts(sweep.images, images - 1)
+        elif rows > 1:
+            rows = even_parts(h.bases, rows - 1)
+        elif cols > most_cols:
+            cols = even_parts(w.bases, max(least_cols, cols // 2), height)
+        else:
+            return False
+        return True
+
+    def touched() -> int:
         """Bytes of all groups of a block."""
         read = images * depth * ((rows - 1) * h.source_step + 1) * ((cols - 1) * w.source_step + 1) * sweep.source_channels
         made = images * rows * h.target_step * cols * w.target_step * d.target_step * sweep.target_channels
         return (read + made) * sweep.groups * problem.dtype.itemsize
 
-    while (
-        together and images * rows * cols > 2 * height and touched(images, rows, cols) > l2 * tuning.GROUPS_L2 and not by_images
-    ):
-        if images > 1:
-            images = even_parts(sweep.images, images - 1)
-        elif rows > 1:
-            rows = even_parts(h.bases, rows - 1)
-        elif cols > 2 * height:
-            cols = even_parts(w.bases, max(2 * height, cols // 2), height)
-        else:
+    # In channels_last a group has a few bytes of each cell: a piece takes all groups, of few enough cells that these stay near.
+    together = sweep.groups > 1 and problem.layout == "channels_last"
+    part_groups = sweep.groups if together else 1
+    while together and not by_images and images * rows * cols > 2 * height and touched() > l2 * tuning.GROUPS_L2:
+        if not fewer_cells(2 * height, 2 * height):
             break
 
     def pieces() -> int:
@@ -134,14 +135,8 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
 
     wanted, fewest = (tuning.PIECES, 4) if threads <= 4 else (tuning.PIECES_EACH * threads, 1)
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
-    while pieces() < wanted and images * rows * cols > tuning.PIECE_CELLS and not by_images:
-        if images > 1:
-            images = even_parts(sweep.images, images - 1)
-        elif rows > 1:
-            rows = even_parts(h.bases, rows - 1)
-        elif cols > tuning.PIECE_CELLS:
-            cols = even_parts(w.bases, max(6 * height, cols // 2), height)
-        else:
+    while not by_images and pieces() < wanted and images * rows * cols > tuning.PIECE_CELLS:
+        if not fewer_cells(tuning.PIECE_CELLS, 6 * height):
             break
     while pieces() < wanted and part_groups > 1:
         part_groups = even_parts(sweep.groups, part_groups - 1)

@@ -14,7 +14,6 @@ BLOCK_L2 = 2 / 5  # of the source cells of a block with its results
 PANELS_L2 = 1 / 2  # of all panels that are used between two reads of the source
 PIECE_CELLS = 96  # cells of a block from which on a panel is worth loading for them
 GROUPS_L2 = 1 / 2  # of what a block reads and writes of all groups, channels_last
-GROUPS_CHANNELS = 4096  # output channels of all groups, beyond which a piece takes one group
 WHOLE_COLUMNS = 0.9  # share of the columns that meet all taps, from which on padded rows are read in place
 IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of each
 TAPS_MET = 0.98  # share of taps along a row that meet a cell, below which such tiles pay

@@ -132,11 +132,7 @@ def build(lanes: Any) -> dict[str, Any]:
         fill_zero(own, args.sums_bytes)
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, block, segment, phases = place_of(args, unit)
-            source = area
-            if args.in_place:
-                source = args.source + image * args.source_rows * args.source_pitch
-            else:
-                copy_block(args, segment, image, block, area)
+            source = copy_block(args, segment, image, block, area)
             for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
                 rows = list_rows(args, scratch, r)
                 row, begin = args.dy + (image * args.rows + r) * args.target_pitch, segment.target_start

@@ -1,10 +1,9 @@
 """Grouped convolution and its input gradient, channels_last, with vectors of output channels.
 
-Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. The
-source rows of a block of target rows are first copied into scratch with their halo (cells_scratch_kernel.py), where cells begin on
-whole vectors: memory is read once and in order, however the taps then jump about. `one_channel` (per group) copies whole rows;
-`several_channels` one vector of output channels at a time, spread over groups; `permuted_channels` reads the source where it is,
-and spreads vectors of it in registers.
+Both are the same gather: a target cell sums source cells times weights over the taps that exist, told by lists of Offsets. Source
+rows are read where they are, or where many columns reach beyond their ends first copied into scratch with their halo, a block of
+target rows at a time (cells_scratch_kernel.py). `one_channel` (per group) copies whole rows; `several_channels` always copies, one
+vector of output channels at a time, spread over groups; `permuted_channels` never does, and spreads vectors in registers.
 
 Target columns come in phases whose neighbours read neighbouring sources. Where weights are not finite, and so must not meet the
 zeros, the columns at the ends of a row have a range of taps of their own.
@@ -16,6 +15,7 @@ from typing import Any
 
 from pullback.cpu.depthwise.cells_scratch_kernel import (
     copy_narrow,
+    image_start,
     make_copy_block,
     make_spread_block,
     own_taps,
@@ -121,11 +121,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def one_channel(args: CellsOneChannel, piece, scratch):
         image, block, segment, phases = place_of(args, piece)
-        area = scratch
-        if args.in_place:
-            area = args.source + image * args.source_rows * args.source_pitch
-        else:
-            copy_block(args, segment, image, block, scratch)
+        area = copy_block(args, segment, image, block, scratch)
         for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
             out = args.target + (image * args.rows + r) * args.target_pitch
             to = scratch + args.stage if args.stage else out
@@ -150,7 +146,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
     def permuted_channels(args: CellsPermuted, piece, scratch):
         image, block, _, phases = place_of(args, piece)
-        area = args.source + image * args.source_rows * args.source_pitch
+        area = image_start(args, image)
         for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
             out = args.target + (image * args.rows + r) * args.target_pitch
             for c in range(0, args.out_channels, args.step):

@@ -43,8 +43,13 @@ def halo_of(args, block):
 
 
 @inline
+def image_start(args, image):
+    return args.source + image * args.source_rows * args.source_pitch
+
+
+@inline
 def source_row(args, image, entry):
-    return args.source + (image * args.source_rows + word(args.halo_rows, entry)) * args.source_pitch
+    return image_start(args, image) + word(args.halo_rows, entry) * args.source_pitch
 
 
 @cache
@@ -73,7 +78,8 @@ def fill_halo(area, cell, segment):
 
 @cache
 def make_copy_block(lanes: Any) -> Any:
-    """copy_block: all source rows of a block with all their channels, in the compute type (records of CellsCopied)."""
+    """copy_block: all source rows of a block with all their channels, in the compute type (records of CellsCopied); where they lie:
+    in `area`, or where they are if they need no copy."""
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load, load_some, store_wide = lanes.load, lanes.load_some, lanes.store_wide
     quad = lanes.times(4)
@@ -107,9 +113,12 @@ def make_copy_block(lanes: Any) -> Any:
 
     @inline
     def copy_block(args, segment, image, block, area):
+        if args.in_place:
+            return image_start(args, image)
         n0, n1 = halo_of(args, block)
         for i in range(n0, n1):
             copy_row(args, segment, source_row(args, image, i), area + (i - n0) * args.area_pitch)
+        return area
 
     return copy_block
 

@@ -17,9 +17,8 @@ MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, a
 MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
 FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too long for scratch
 
-IN_PLACE_COLUMNS = (
-    0.5  # share of a row's columns that meet all taps, from which on the source is read where it is, channels_last
-)
+# Of the columns in tiles, the share that meets all taps, from which on the source is read where it is, channels_last.
+IN_PLACE_COLUMNS = 0.5
 IN_PLACE_TAPS = 4  # the most taps of a filter gradient that reads so: more of them repay copies that lie closer
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache
@@ -45,10 +44,8 @@ LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of 
 BLOCKS_EACH = 4  # for each thread, where no sum is cut, channels_last
 HALOS_PER_BLOCK = 3  # the fewest rows of a block of a filter gradient, in halos
 ADD_BLOCK = 1024  # elements of a filter that are added at a time
-MOST_TRANSPOSED_BYTES, TRANSPOSED_PART_BYTES = (
-    16 << 20,
-    4 << 20,
-)  # of x and y, and of a part of the batch, that are copied transposed
+MOST_TRANSPOSED_BYTES = 16 << 20  # of x and y, of which `group_transposed` makes copies at once
+TRANSPOSED_PART_BYTES = 4 << 20  # of x and y of a part of the batch, where all of it would be more
 
 
 class PlanesTime(NamedTuple):
