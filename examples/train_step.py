@@ -19,7 +19,7 @@ from torch import nn
 import pullback as pb
 from pullback.torch import accelerate
 
-WARMUPS = 25  # in which kernels are compiled and layers measured
+WARMUPS = 40  # in which kernels are compiled, layers measured and whole steps compared
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18-64": (models.resnet18, (16, 3, 64, 64)),
     "resnet18-224": (models.resnet18, (4, 3, 224, 224)),

@@ -151,7 +151,8 @@ def what_is_set() -> tuple[int | None, str | None]:
 def release_memory() -> int:
     """Give back to the system what is kept for future calls; how many bytes it was.
 
-    That is the memory of results, at most 256 MiB, the threads' working memory, a few MiB each, and the tables of plans, 64 MiB.
+    That is the memory of results, at most 256 MiB, working memory (of each thread a few MiB, of calls as much as the largest has
+    asked for), and the tables of plans, 64 MiB.
     """
     from pullback.cpu.engine import memory, plan_cache, threads
 

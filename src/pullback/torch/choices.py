@@ -7,8 +7,9 @@ at every call is measured as well, and for a bounded number of calls.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +22,9 @@ from pullback.settings import what_is_set
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
 from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict
+from pullback.torch.pending import FUSES
 from pullback.torch.saving import is_watched
+from pullback.torch.whole_steps import OP, WholeSteps
 
 CHOICES = "pullback_choices"  # attribute of a layer that measures
 MOST_EXACT, MOST_KINDS = 16, 48  # kinds of input with a trial of their own: by exact shape, and in all
@@ -38,6 +41,10 @@ class _Paused(threading.local):
 
 
 _paused = _Paused()
+
+
+def is_paused() -> bool:
+    return _paused.on
 
 
 @contextmanager
@@ -74,19 +81,20 @@ WATCHED, AFTER_SHAPE = 0, 3  # places in a key
 class Choices:
     """Of one layer. Copies keep what is settled; pickles, which may be loaded on another machine, begin anew."""
 
-    def __init__(self, at_once: bool = False) -> None:
-        """at_once: whether a new kind of input is measured in its first call, by calls beside it."""
+    def __init__(self, at_once: bool = False, steps: WholeSteps | None = None) -> None:
+        """at_once: whether a new kind of input is measured in its first call, by calls beside it. steps: the model's."""
         self.at_once = at_once
+        self.steps = WholeSteps() if steps is None else steps
         self.tiny: set[torch.Size] = set()  # shapes of which nothing else need be asked
         self.settled: dict[Key, Ops] = {}
         self.trials: dict[Key, Trial] = {}
         self.verdicts: dict[Key, Verdict] = {}
 
     def __reduce__(self) -> Any:
-        return Choices, (self.at_once,)
+        return Choices, (self.at_once, self.steps)
 
     def __deepcopy__(self, memo: Any) -> Choices:
-        copied = Choices(self.at_once)
+        copied = Choices(self.at_once, copy.deepcopy(self.steps, memo))
         copied.tiny, copied.settled, copied.verdicts = set(self.tiny), dict(self.settled), dict(self.verdicts)
         return copied
 
@@ -127,7 +135,16 @@ class Choices:
             return self.settle(key, _ops(verdict, key, separate))
         if _paused.on:
             return _ops(Verdict(frozenset(ops) if expected else NONE, {}), key, separate)
+        self.steps.unsettled()
         return trial.turn(scale)
+
+    def give_up(self, layer: Any, key: Key, seconds: dict[str, tuple[float, float]]) -> None:
+        """Leave a kind of input to PyTorch, whose whole step, of these seconds, is the faster."""
+        found = self.verdicts.get(key)
+        self.verdicts[key] = Verdict(NONE, {**({} if found is None else found.seconds), **seconds})
+        self.settled[key] = NONE if key[WATCHED] and self.settled.get(key) is not None else None
+        if layer.__dict__.get(FUSES):
+            layer.__dict__[FUSES] = False
 
     def told(self, layer: Any, input: torch.Tensor, key: Key) -> tuple[str | None, frozenset[str], str]:
         """Why an input that our kernels can do goes to PyTorch (None: it does not), the ops that are ours, how that is known."""
@@ -167,9 +184,16 @@ def measure_at_once(layer: Any, input: torch.Tensor, trial: Trial) -> None:
 
 
 def pending(model: nn.Module) -> int:
-    """How many trials of a model's layers are not over."""
-    kept = (module.__dict__.get(CHOICES) for module in model.modules())
-    return sum(len(choices.trials) for choices in kept if choices is not None)
+    """How many trials of a model's layers are not over, and comparisons of whole steps."""
+    kept: list[Choices] = [found for module in model.modules() if (found := module.__dict__.get(CHOICES)) is not None]
+    undecided = [steps for steps in {choices.steps for choices in kept} if steps.undecided()]
+    return len(undecided) + sum(len(choices.trials) for choices in kept)
+
+
+def steps_of(modules: Iterable[nn.Module]) -> tuple[tuple[float, float], ...]:
+    """What whole steps took that were compared: seconds on plain PyTorch and on ours."""
+    models = dict.fromkeys(choices.steps for module in modules if (choices := module.__dict__.get(CHOICES)) is not None)
+    return tuple(verdict.seconds[OP] for steps in models for verdict in steps.found.values())
 
 
 def ops_wanted(layer: Any, input: torch.Tensor) -> tuple[str, ...]:

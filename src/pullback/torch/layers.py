@@ -14,7 +14,7 @@ from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import conv_outputs, conv_reason, conv_tiny, conv_unsuitable, pool_reason, pool_tiny, unsuitable
-from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, key_of, ops_wanted
+from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, is_paused, key_of, ops_wanted
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import mixed_conv, mixed_ops, torch_can
 from pullback.torch.pending import Pending
@@ -56,6 +56,25 @@ class Accelerated:
         """On the kernels that are chosen. What PyTorch's forward calls is its own, whatever the model around it takes."""
         if type(input) is Pending:
             return self.forward(input.plain(), *more)
+        choices = self.__dict__.get(CHOICES)
+        if (
+            choices is not None
+            and not is_compiling()
+            and choices.steps.looks_at(self)
+            and type(input) is torch.Tensor
+            and not is_paused()
+            and can_measure(input)
+        ):
+            return choices.steps.call(self, choices, key_of(self, input), input, *more)
+        return self.settled(input, *more)
+
+    def plain(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        """PyTorch's own forward."""
+        theirs: Any = super()
+        return without_calls(theirs.forward, input, *more)
+
+    def settled(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        """On the kernels that the layer has chosen, or in a turn of its trial."""
         choices = self.__dict__.get(CHOICES)
         if choices is not None and not is_compiling() and type(input) is torch.Tensor:
             theirs: Any = super()

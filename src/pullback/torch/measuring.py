@@ -18,13 +18,13 @@ WHOLE = ("forward", "backward")  # the ops of a layer that go one way together
 NONE: frozenset[str] = frozenset()
 
 FIRST_SAMPLES = 1  # of each way, which do not count: they compile, allocate, warm up
-FEW_SAMPLES, MANY_SAMPLES = 3, 5  # of each way, which count: few where one way is clearly the faster
+FEW_SAMPLES, MANY_SAMPLES = 2, 4  # of each way, which count: few where one way is clearly the faster
 CLEAR = 1.15
 MOST_CALLS = 6 * MANY_SAMPLES  # after which a backward pass that never came is no longer waited for
 MARGIN = 0.98  # ours must take at most this share of PyTorch's time: within the noise PyTorch keeps its own
 # As a whole our way must win by more, for what it costs elsewhere in a step, where no op's time shows it: Python that runs on cold
-# caches, other memory in use. Of three pairs of numbers that were tried these made MobileNetV2 in channels_last no slower.
-WHOLE_MARGIN, ELSEWHERE = 0.9, 3e-5  # seconds for each pass
+# caches, other memory in use. Whether all of it pays is then seen in whole steps (whole_steps.py).
+WHOLE_MARGIN, ELSEWHERE = 0.97, 1e-5  # seconds for each pass
 NATIVE_SECONDS = 5e-6  # what a call of PyTorch's layer costs beside its ops
 
 clock = time.perf_counter

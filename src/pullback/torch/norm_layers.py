@@ -46,9 +46,12 @@ class BatchNormLayer(Accelerated):
             return with_calls(False, theirs.forward, input)
         if type(input) is Pending:
             return self.forward(input.plain())
+        return super().forward(input)
+
+    def settled(self: Any, input: torch.Tensor, *more: Any) -> Any:
         if self.__dict__.get(FUSES) and self._may_wait(input):
             return deferred(self, self._statistics(input), input, self._parameters["weight"], self._parameters["bias"])
-        return super().forward(input)
+        return super().settled(input)
 
     def _may_wait(self: Any, input: torch.Tensor) -> bool:
         """Whether the result may wait for what follows. A hook would look at it, and a checkpoint compares what is kept."""

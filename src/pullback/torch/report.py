@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pullback.torch.calls import OURS, Function
-from pullback.torch.choices import CHOICES, Key, can_measure, key_of, paused
+from pullback.torch.choices import CHOICES, Key, can_measure, key_of, paused, steps_of
 from pullback.torch.layers import Accelerated
 from pullback.torch.measuring import NONE
 from pullback.torch.mixed import MIXED_OPS
@@ -43,9 +43,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Report:
-    """All convolutions and poolings of a model, in the order of their calls; printable."""
+    """All convolutions and poolings of a model, in the order of their calls; printable.
+
+    `steps`: the seconds of whole steps that were measured, of each kind (pairs, plain PyTorch's and ours).
+    """
 
     layers: tuple[Layer, ...]
+    steps: tuple[tuple[float, float], ...] = ()
 
     def __str__(self) -> str:
         lines = []
@@ -53,6 +57,8 @@ class Report:
             where = f"pullback  {', '.join(layer.ops)}".rstrip() if layer.reason is None else f"PyTorch   {layer.reason}"
             where += f" ({layer.known})" if layer.known else ""
             lines.append(f"{layer.name or '(the model)':<28} {layer.kind:<21} {layer.shape!s:<22} {where}")
+        for theirs, ours in self.steps:
+            lines.append(f"whole step: measured ms, PyTorch's and ours: {theirs * 1e3:.3g} and {ours * 1e3:.3g}")
         return "\n".join(lines)
 
 
@@ -109,7 +115,7 @@ class Explaining(Watch):
         return A_CALL if any(map(calls_functions, self.inside)) else f"{type(module).__name__} is a class of its own"
 
     def report(self) -> Report:
-        return Report(tuple(map(self._told, self.seen)))
+        return Report(tuple(map(self._told, self.seen)), steps_of(self.names))
 
     def _told(self, seen: _Seen) -> Layer:
         module, shape = seen.module, tuple(seen.input.shape)

@@ -16,6 +16,7 @@ from pullback.torch.norm_layers import BatchNormLayer
 from pullback.torch.pending import FUSES
 from pullback.torch.selection import Wishes, names_of, select
 from pullback.torch.taking import TAKES, calls_functions, plain_class, taking_class
+from pullback.torch.whole_steps import WholeSteps
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -52,6 +53,7 @@ def accelerate(
     layers = [module for module in names if isinstance(module, tuple(SWAPS))]
     callers = [module for module in names if calls_functions(module)] if functional else []
     chosen = select(names, list(dict.fromkeys([*layers, *callers])), only, except_)
+    steps = WholeSteps()
     for layer in layers:
         if layer not in chosen:
             _restore(layer)
@@ -61,7 +63,7 @@ def accelerate(
             _restore(layer)
             layer.__class__ = ours
         if isinstance(layer, Accelerated):
-            _mark(layer, measure, tune)
+            _mark(layer, measure, tune, steps)
             layer.__dict__.pop(FUSES, None)
             if fuse and isinstance(layer, BatchNormLayer):
                 layer.__dict__[FUSES] = True
@@ -72,10 +74,11 @@ def accelerate(
     return model
 
 
-def _mark(layer: Any, measure: bool, tune: bool) -> None:
-    """What a layer has measured before it keeps."""
+def _mark(layer: Any, measure: bool, tune: bool, steps: WholeSteps) -> None:
+    """What a layer has measured before it keeps; whole steps are those of this model."""
     if measure or tune:
-        layer.__dict__.setdefault(CHOICES, Choices()).at_once = tune
+        choices = layer.__dict__.setdefault(CHOICES, Choices())
+        choices.at_once, choices.steps = tune, steps
     else:
         layer.__dict__.pop(CHOICES, None)
 

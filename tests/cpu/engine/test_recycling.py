@@ -240,3 +240,20 @@ def test_transposed_matrices(dtype: str) -> None:
         whole = np.arange(np.prod(shape) + 8).astype(dtype)[8:].reshape(shape)
         np.testing.assert_array_equal(matrix.transposed(whole), whole.swapaxes(-1, -2))
         np.testing.assert_array_equal(matrix.transposed(whole[..., ::2]), whole[..., ::2].swapaxes(-1, -2))
+
+
+def test_calls_of_all_sizes_take_the_same_working_memory() -> None:
+    work = memory.take_work(3 * memory.SMALLEST)
+    assert work.ctypes.data % memory.LINE == 0
+    address = work.ctypes.data
+    memory.put_work_back(work)
+    smaller, more = memory.take_work(memory.SMALLEST), memory.take_work(memory.SMALLEST)
+    assert smaller.ctypes.data == address
+    assert more.ctypes.data != address, "two calls at once have memory of their own"
+    memory.put_work_back(smaller)
+    larger = memory.take_work(4 * memory.SMALLEST)
+    assert larger.size >= 4 * memory.SMALLEST
+    memory.put_work_back(larger)
+    del work, smaller, more, larger
+    assert memory.release_memory() >= 4 * memory.SMALLEST
+    assert memory.release_memory() == 0

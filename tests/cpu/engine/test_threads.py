@@ -16,7 +16,7 @@ from cpu_calls import LAYOUTS, Answer, assert_close, bits, pool_calls, reals, sh
 
 import pullback as pb
 from pullback import settings
-from pullback.cpu.engine import system, threads
+from pullback.cpu.engine import system, team, threads
 from pullback.cpu.engine.kernel_records import Follow, Job, System
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
@@ -253,6 +253,11 @@ def test_workers_stay_off_the_callers_cpu() -> None:
     workers = threads.pool()
     for worker in workers.workers:
         assert int(workers._masks[threads.CALLER_CPU]) not in os.sched_getaffinity(worker.native_id or 0)
+
+
+def test_a_teams_job_names_its_fields_in_the_order_of_the_record() -> None:
+    """It is packed by place alone."""
+    assert [name for name, _ in Job.FIELDS if name in team.SET_FIELDS] == list(team.SET_FIELDS)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1025, 2**70])

@@ -75,7 +75,12 @@ def taps_met(sweep: Sweep) -> float:
     return d * h * (w if _runs_over_images(sweep) else 1.0)
 
 
-def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) -> Blocks:
+def _filter_first(problem: Problem, sweep: Sweep) -> bool:
+    """Whether the filter is larger than all that is read and made, so that its panels had better stay with a thread than these."""
+    return sweep.groups == 1 and math.prod(problem.filter_shape) * problem.dtype.itemsize > moved_bytes(problem)
+
+
+def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int, filter_first: bool) -> Blocks:
     """Blocks of channels whose panel stays in the second-level cache beside a block of source cells."""
     wide, v, l2 = wide_of(problem), lanes_of(problem), machine().l2_bytes
     d, h, w = sweep.axes
@@ -141,6 +146,8 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int) 
     while pieces() < wanted and part_groups > 1:
         part_groups = even_parts(sweep.groups, part_groups - 1)
     range_blocks = n_blocks
+    if filter_first:  # a range for each thread
+        fewest = min(fewest, max(1, n_blocks // threads))
     while pieces() * ceil_div(n_blocks, range_blocks) < wanted and range_blocks > fewest:
         range_blocks = even_parts(n_blocks, range_blocks - 1)
     return Blocks(
@@ -160,7 +167,8 @@ def direct_plan(
     last = problem.layout == "channels_last"
     odd = pairs and single.source_channels % 2
     buffered = not last or (size != wide and not pairs)
-    blocks = choose_blocks(problem, sweep, buffered, threads)
+    filter_first = _filter_first(problem, sweep)
+    blocks = choose_blocks(problem, sweep, buffered, threads, filter_first)
     rows, terms, starts = panel_terms(sweep, blocks.channels)
     given = sweep_arguments(problem, single)
     if pairs:
@@ -244,9 +252,10 @@ def direct_plan(
         "k_block": k_block if prefetches else 0, "prefetch_table": ahead, "prefetch_lines": lines,
     }  # fmt: skip
     pieces = ceil_div(sweep.images, blocks.images) * d.bases * given["row_blocks"] * given["col_blocks"]
+    packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
+    given["range_pieces"] = pieces if filter_first else 0
     compiled = Variant("conv.direct", "sweep", problem.dtype.name, (("channels_first", not last),), pairs)
     swept = make_plan(compiled, DirectSweep, pieces * blocks.group_parts * blocks.ranges, scratch, work_of(sweep, terms), given)
-    packed_bytes = sweep.groups * given["padded_channels"] * terms * wide
     check = runs == ROWS_OF_CELLS and w.is_padded
     if pairs:
         rows = np.where(rows < 0, -1, 2 * rows).repeat(2, axis=1)[:, : single.source_channels]

@@ -321,6 +321,8 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
 
     def sweep(args: DirectSweep, piece, scratch):
         n_range, rest = piece % args.ranges, piece // args.ranges
+        if args.range_pieces:
+            n_range, rest = piece // args.range_pieces, piece % args.range_pieces
         part, rest = rest % args.group_parts, rest // args.group_parts
         w0, rest = rest % args.col_blocks * args.block_cols, rest // args.col_blocks
         h0, rest = rest % args.row_blocks * args.block_rows, rest // args.row_blocks

@@ -15,14 +15,11 @@ from pullback.cpu.conv.filter_gradient import FilterPlan, filter_plan
 from pullback.cpu.conv.filter_order import in_known_order
 from pullback.cpu.conv.sweep import lies_far
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.memory import new_array
+from pullback.cpu.engine.memory import new_array, put_work_back, take_work
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.engine.sizes import LINE, round_up
 from pullback.problem import Problem
 from pullback.rules import Array
 from pullback.window import Window, axis_slices
-
-BYTE = np.dtype(np.uint8)
 
 
 def run_sweep(
@@ -35,19 +32,23 @@ def run_sweep(
     """
     source, (weights, order) = np.ascontiguousarray(source), in_known_order(problem, filter)
     plan = make_plan(problem, order)
-    packed, faults = new_array((plan.packed_bytes + LINE,), BYTE), np.zeros(1, np.int64)
-    start = round_up(address_of(packed), LINE)
+    packed, faults = take_work(plan.packed_bytes), np.zeros(1, np.int64)
+    start = address_of(packed)
     plan.pack.run(filter=address_of(weights), packed=start, faults=address_of(faults))
     if faults[0]:
         plan = make_plan(problem, order, False)  # whose panels are the same
     if plan.target_cells is not None:
-        return _scattered(problem, plan, redone, source=address_of(source), packed=start)
-    target = redone
-    if target is None:
-        target = new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
-    more = {} if redone is None else {"redo": 1}
-    plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
+        target = _scattered(problem, plan, redone, source=address_of(source), packed=start)
+    else:
+        target = _made(problem) if redone is None else redone
+        more = {} if redone is None else {"redo": 1}
+        plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
+    put_work_back(packed)
     return target
+
+
+def _made(problem: Problem) -> Array:
+    return new_array(problem.output_shape if problem.op == "conv" else problem.input_shape, problem.dtype)
 
 
 def _scattered(problem: Problem, plan: ConvPlan, redone: Array | None, **given: int) -> Array:
@@ -107,12 +108,13 @@ def _filter_by_taps(problem: Problem, dy: Array, x: Array, pairs: bool) -> Array
 
 
 def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
-    workspace = new_array((plan.workspace_bytes + LINE,), BYTE)
-    start = round_up(address_of(workspace), LINE)
+    workspace = take_work(plan.workspace_bytes)
+    start = address_of(workspace)
     a, b = (dy, x) if plan.swapped else (x, dy)
     plan.sums.run(x=address_of(a), dy=address_of(b), target=start if plan.finish else address_of(target))
     if plan.finish:
         plan.finish.run(sums=start, target=address_of(target))
+    put_work_back(workspace)
 
 
 def few_channels(problem: Problem) -> str | None:

@@ -13,11 +13,13 @@ from pullback.cpu.conv.records import PACKED_TERMS, Pack
 from pullback.cpu.simd.bfloat16_pairs import first_halves, store_first_halves, store_second_halves
 from pullback.cpu.simd.interleave import SHUFFLED_STRIDES, make_every
 from pullback.cpu.simd.lanes import lanes_of
-from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.native import fill_zero, prefetch
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, get_int, inline, invert, put_int
 
 MOST_SHUFFLED = max(SHUFFLED_STRIDES)
+# What lies so far ahead is prefetched: the channels of a filter are often more than a page apart, which no processor foresees.
+AHEAD_TERMS, AHEAD_BYTES = 32, 256
 
 
 def build(lanes: Any) -> dict[str, Any]:
@@ -56,6 +58,8 @@ def build(lanes: Any) -> dict[str, Any]:
         for unit in range(part * args.part_units, min(args.units, part * args.part_units + args.part_units)):
             if args.run_row:
                 row = get_int(args.place + 8 * unit)
+                for j in range(0, width, V):
+                    prefetch(source + (unit + AHEAD_TERMS) * args.run_bytes + j * SIZE)
                 if row != -1:
                     for j in range(0, width, V):
                         value = load_some(source + unit * args.run_bytes + j * SIZE, max(0, min(V, n - j)))
@@ -64,6 +68,8 @@ def build(lanes: Any) -> dict[str, Any]:
                 continue
             run, first = unit // args.run_units, unit % args.run_units * PACKED_TERMS
             start, count = source + run * args.run_bytes + first * SIZE, min(PACKED_TERMS, args.run_length - first)
+            for r in range(n):
+                prefetch(start + r * args.n_bytes + AHEAD_BYTES)
             if side_by_side:
                 for t in range(count):
                     every(start + t * SIZE, scratch + t * row_bytes, n, args.run_length)

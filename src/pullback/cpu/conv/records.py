@@ -75,12 +75,14 @@ class DirectSweep(Blocked):
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
     memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. redo: only where the target holds
-    something that is not finite. odd: the last pair of channels has one channel only, where channels are counted in pairs.
+    buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. range_pieces: pieces of a range of
+    output channels, which follow each other, so that a thread reads those panels that it has packed; 0: ranges of a block do. redo:
+    only where the target holds something that is not finite. odd: the last pair of channels has one channel only, where they are
+    counted in pairs.
     """
 
     ints = (
-        "ranges range_blocks block_images group_parts part_groups "
+        "ranges range_blocks range_pieces block_images group_parts part_groups "
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
         "merged columns runs list_start list_bytes list_slots cuts cut_bytes "

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.common import moved_bytes
+from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_filter import filter_plans
 from pullback.cpu.depthwise.cells_tables import (
     can_permute,
@@ -55,6 +57,9 @@ def pays(problem: Problem) -> str | None:
         return groups_pay(problem)
     if 2 * max(group_channels(problem)) > sides.lanes:
         return "it lays groups side by side, and a vector holds no two of them"
+    together = sides.lanes // max(group_channels(problem))  # groups of a vector
+    if sides.lanes / together > tuning.SPREAD_OVER_CELLS * costs(settled)[0]:
+        return "vectors over cells cost less than lanes that stay empty beside spread groups"
     return None
 
 
@@ -93,6 +98,11 @@ def _weights(problem: Problem, filter: Array) -> Array:
     return wide(problem, filter.reshape(-1, group_in, problem.groups, group_out).transpose(0, 3, 2, 1))
 
 
+def _repays_copies(window: Window) -> bool:
+    """Whether a source cell is read so often that a copy of it, in rows that are padded and lie closer, is worth it."""
+    return window.tap_count >= tuning.COPIED_TAPS * math.prod(window.stride)
+
+
 @planned_for_threads
 def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
@@ -100,7 +110,7 @@ def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     permuted = not one_channel and can_permute(problem, sides)
     if permuted:
         tables, scratch = permuted_tables(problem, sides, threads), 0
-    elif one_channel and reads_in_place(problem, sides):
+    elif one_channel and reads_in_place(problem, sides) and not _repays_copies(problem.window):
         tables, scratch = in_place_tables(problem, sides, threads), 0
     else:
         tables, scratch = cells_tables(problem, sides, padded, threads)

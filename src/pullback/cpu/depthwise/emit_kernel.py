@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +19,7 @@ from pullback.cpu.simd.vectors import (
     declare,
     get_int,
     inline,
+    opaque,
     pointer,
     some_lanes,
     splat_lanes,
@@ -52,6 +53,28 @@ def emit_loop(
         phi.add_incoming(value, builder.basic_block)
     builder.branch(head)
     builder.position_at_end(after)
+    return phis
+
+
+def emit_choice(
+    builder: Any, number: Any, cases: Mapping[int, Callable[[], Sequence[Any]]], otherwise: Callable[[], Sequence[Any]]
+) -> list[Any]:
+    """The values of the case of this number, or of none of them."""
+    default, after = (builder.append_basic_block(name) for name in ("otherwise", "chosen"))
+    switch, ends = builder.switch(number, default), []
+    for value, case in [*cases.items(), (None, otherwise)]:
+        block = default
+        if value is not None:
+            block = builder.append_basic_block(f"case{value}")
+            switch.add_case(ir.Constant(I64, value), block)
+        builder.position_at_end(block)
+        ends.append((case(), builder.basic_block))
+        builder.branch(after)
+    builder.position_at_end(after)
+    phis = [builder.phi(value.type) for value in ends[0][0]]
+    for values, block in ends:
+        for phi, value in zip(phis, values, strict=True):
+            phi.add_incoming(value, block)
     return phis
 
 
@@ -154,6 +177,18 @@ class Emit:
 
     def steps(self, step: Any, count: int) -> list[Any]:
         return [self.builder.mul(step, ir.Constant(I64, p)) for p in range(count)]
+
+    def indices(self, step: Any, count: int) -> list[tuple[Any, int]]:
+        """Distances of 0 to count - 1 steps, for `at`: a register for each odd number, which addresses take with a power of two."""
+        builder, odd = self.builder, {}
+        for number in range(1, count, 2):
+            odd[number] = opaque(builder, builder.mul(step, self.number(number)))
+        return [(None, 0)] + [(odd[r // (r & -r)], (r & -r).bit_length() - 1) for r in range(1, count)]
+
+    def at(self, place: Any, index: tuple[Any, int]) -> Any:
+        """A place moved by one of `indices`."""
+        distance, power = index
+        return place if distance is None else self.builder.add(place, self.builder.shl(distance, self.number(power)))
 
     def over_taps(
         self, bounds: Sequence[Any], tables: Sequence[Any], starts: Sequence[Any], totals: Sequence[Any], body: Any

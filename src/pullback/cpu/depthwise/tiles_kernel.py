@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -16,10 +16,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.depthwise.emit_kernel import Emit, emit_loop, emit_permute, load_order
+from pullback.cpu.depthwise.emit_kernel import Emit, emit_choice, emit_loop, emit_permute, load_order
 from pullback.cpu.simd.vectors import I64
 
 CHUNK = 3  # taps that share the source vectors they read
+WHOLE_ROWS = range(2, 8)  # taps of a row for which there is a loop over rows of taps and nothing within it
 CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they read
 
 
@@ -105,8 +106,33 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
                         carried = emit_loop(builder, zero, count, carried, some)
                     return carried[2:]
 
-                zeros = [emitter.zero] * cells
-                totals = emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
+                def whole_rows(size: int) -> list[Any]:
+                    """Sums over rows of so many taps. Loops within a loop would cost as much as what such short ones do."""
+                    near = emitter.indices(tap_step, cells - 1 + size)
+                    far = emitter.indices(weight_step, size)
+
+                    def one_row(e: Any, now: Any) -> list[Any]:
+                        offsets = emitter.pair(outer, e)
+                        at, weight_at = builder.add(source, offsets[0]), builder.add(weights, offsets[1])
+                        found = list(now)
+                        factors = [emitter.load(emitter.at(weight_at, far[i]), True, mask) for i in range(size)]
+                        for place in range(cells - 1 + size):
+                            cell = emitter.load(emitter.at(at, near[place]), True, mask)
+                            for p in range(cells):
+                                if 0 <= place - p < size:
+                                    found[p] = emitter.fma(cell, factors[place - p], found[p])
+                        return found
+
+                    return emit_loop(builder, e0, e1, [emitter.zero] * cells, one_row)
+
+                def any_rows() -> list[Any]:
+                    zeros = [emitter.zero] * cells
+                    return emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
+
+                if reach == 1 and cells > 1 and registers:
+                    totals = emit_choice(builder, taps, {size: partial(whole_rows, size) for size in WHOLE_ROWS}, any_rows)
+                else:
+                    totals = any_rows()
                 places = [builder.add(target, step) for step in target_steps]
                 with builder.if_else(builder.icmp_signed("!=", stream, zero)) as (past_cache, into_cache):
                     with past_cache:

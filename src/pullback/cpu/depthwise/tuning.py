@@ -10,8 +10,14 @@ from typing import NamedTuple
 
 MOST_GROUP_CHANNELS = 16  # in a group on either side, beyond which `direct` fills its vectors
 MOST_GROUP_PRODUCTS = 22  # channels in times out of a group of a filter gradient in channels_last, likewise
+# Cells of x for each output, and taps, above which such a gradient reads too much of x that few outputs use.
+MOST_FILTER_SKIPPED, FEW_FILTER_TAPS = 3, 17
 # Time of a multiplication of spread channels over one of `direct`, and of spreading a cell over the same (8, 16 channels a group).
 SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
+# channels_first, one group at a time: output channels of a group that vectors over cells serve best, cells of a short row, cells of
+# x for each output of an input gradient.
+FEW_TARGETS, SHORT_ROW, MOST_SKIPPED = 8, 33, 8
+SPREAD_OVER_CELLS = 0.5  # of what vectors over cells cost, in lanes: beyond it, spread groups of several channels take longer
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
 
 MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
@@ -19,6 +25,7 @@ FEWEST_SEGMENT_COLUMNS = 16  # target columns of a segment of a row that is too 
 
 # Of the columns in tiles, the share that meets all taps, from which on the source is read where it is, channels_last.
 IN_PLACE_COLUMNS = 0.5
+COPIED_TAPS = 20  # for each step of the stride, from which on it is copied all the same
 IN_PLACE_TAPS = 4  # the most taps of a filter gradient that reads so: more of them repay copies that lie closer
 CELLS_AREA_BYTES = 512 << 10  # source rows of a block in scratch, channels_last
 CLASH_BYTES = 1 << 10  # cells a multiple of this apart share few sets of the first-level cache

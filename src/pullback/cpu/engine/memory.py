@@ -75,10 +75,34 @@ def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return blocks.new_array(shape, dtype)
 
 
+_work: list[Array] = []  # that no call uses: as many as have been used at once
+
+
+def take_work(count: int) -> Array:
+    """Uninitialised bytes, from a cache line on, for what one job of a call leaves to the next: packed filters, partial sums.
+
+    Calls of all sizes take the same memory, one after the other. Who is interrupted before `put_work_back` has let go of it.
+    """
+    if count < SMALLEST:
+        return aligned_bytes(count)
+    try:
+        work = _work.pop()
+    except IndexError:
+        return aligned_bytes(count)
+    return work if work.size >= count else aligned_bytes(count)
+
+
+def put_work_back(work: Array) -> None:
+    if work.size >= SMALLEST:
+        _work.append(work)
+
+
 def release_memory() -> int:
-    """Let go of the memory kept for future results; how many bytes it was."""
+    """Let go of the memory kept for future results and as working memory of calls; how many bytes it was."""
+    global _work
     blocks = _used_shelf()
-    return 0 if blocks is None else blocks.clear()
+    work, _work = _work, []
+    return sum(array.size for array in work) + (0 if blocks is None else blocks.clear())
 
 
 def trim() -> None:

@@ -15,13 +15,21 @@ import numpy as np
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.kernel_records import Job
 from pullback.cpu.engine.memory import aligned_bytes
-from pullback.cpu.engine.sizes import LINE, ceil_div
+from pullback.cpu.engine.records import WORD
+from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.engine.threads import stride_of, take_scratch
 from pullback.cpu.machine_code.find import code
 from pullback.cpu.machine_code.variants import Variant
 from pullback.settings import MOST_THREADS
 
 LEAST_SHARE = 8  # of the team: where only a smaller part of it would work, the caller does it alone
+
+# The fields of a job that a team sets, in the order of the record; pad bytes stand for the others. One is packed every few
+# microseconds.
+SET_FIELDS = (
+    "slots", "number_function", "pieces", "function", "arguments", "scratch", "stride", "ranges", "each", "tickets",
+)  # fmt: skip
+_pack_job = struct.Struct("=" + "".join("q" if name in SET_FIELDS else f"{WORD}x" for name, _ in Job.FIELDS)).pack
 
 
 class Team:
@@ -37,6 +45,7 @@ class Team:
         self._number_function = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p).value or 0
         lead = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 3, ctypes.c_uint32)
         self._tickets = aligned_bytes(MOST_THREADS * LINE, LINE)
+        self._tickets_at = address_of(self._tickets)
         self._lead, self._where = lead(address), (address_of(self.busy), parallel)
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
@@ -49,12 +58,10 @@ class Team:
             return False
         stride = stride_of(scratch_bytes, count)
         scratch = take_scratch(stride * count)
-        fields = dict.fromkeys((name for name, _ in Job.FIELDS), 0) | {
-            "slots": count - 1, "pieces": pieces, "function": function, "arguments": arguments, "scratch": scratch.address,
-            "stride": stride, "ranges": count, "each": ceil_div(pieces, count), "tickets": address_of(self._tickets),
-            "number_function": self._number_function,
-        }  # fmt: skip
-        job = struct.pack(f"={len(fields)}q", *fields.values())
+        job = _pack_job(
+            count - 1, self._number_function, pieces, function, arguments, scratch.address, stride, count, -(-pieces // count),
+            self._tickets_at,
+        )  # fmt: skip
         done = self._lead(*self._where, job, size)
         scratch.put_back()
         return bool(done)

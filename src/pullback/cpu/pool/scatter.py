@@ -123,15 +123,29 @@ def _image_tables(window: Window, shape: Shape, images: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _blocks(threads: int, problem: Problem, shape: Shape, narrow: bool) -> tuple[Table, Table, Table]:
+    """Blocks of input rows with which the last thread is done first: windows that reach several blocks are looked at in each."""
+    window, three = problem.window, in_three(problem.window)
+    stride = window.stride[-2] if window.rank > 1 else 1
+    most = row_block(shape.in_rows, shape.in_row * shape.wide, SCATTER_BYTES) if narrow else shape.in_rows
+
+    def cut(blocks: int) -> tuple[Table, Table, Table]:
+        return needed_rows(three, max(round_up(min(ceil_div(shape.in_rows, blocks), most), stride), 1))
+
+    def longest(found: tuple[Table, Table, Table]) -> int:
+        """Output rows that a thread looks at."""
+        blocks = len(found[0]) - 1
+        return ceil_div(shape.images * blocks, threads) * int(np.diff(found[1]).max(initial=0))
+
+    wanted = max(1, ceil_div(2 * threads, shape.images))
+    return min((cut(blocks) for blocks in sorted({wanted, ceil_div(wanted, 2), 1}, reverse=True)), key=longest)
+
+
 def _fields(threads: int, problem: Problem, shape: Shape) -> tuple[dict[str, Any], int, int]:
     """The fields of Scatter, pieces, and the end of what they need of scratch."""
     window, narrow = problem.window, shape.size != shape.wide
     # Blocks for these threads cut no sum: a cell lies in one block, and its outputs are added in ascending order.
-    rows_each = ceil_div(shape.in_rows * shape.images, 2 * threads)
-    if narrow:
-        rows_each = min(rows_each, row_block(shape.in_rows, shape.in_row * shape.wide, SCATTER_BYTES))
-    stride = window.stride[-2] if window.rank > 1 else 1
-    block_row, need_ptr, need = needed_rows(in_three(window), max(round_up(rows_each, stride), 1))
+    block_row, need_ptr, need = _blocks(threads, problem, shape, narrow)
     blocks = len(block_row) - 1
     units = shape.images * blocks
     per_piece, pieces = cut_pieces(units, shape.moved_bytes)

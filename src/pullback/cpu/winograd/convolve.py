@@ -41,7 +41,7 @@ def packed_filter(shape: Shape) -> Packed:
     return Packed(panel, point_pitch, panel_pitch, group_pitch, group_pitch * shape.groups + machine().vector_bytes)
 
 
-def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrder) -> Plan:
+def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrder, cut: Cut) -> Plan:
     """The filter, which lies in memory in this order, transformed."""
     packed, fields = packed_filter(shape), filter_fields(problem, shape, order, flipped)
     chunks, stage_start = ceil_div(shape.in_channels, tuning.FILTER_CHUNK), round_up(WORD * TAPS**2, LINE)
@@ -50,8 +50,12 @@ def _filter_plan(problem: Problem, shape: Shape, flipped: bool, order: FilterOrd
     compiled = variant(
         problem, shape, "convolve", "transform_filter", taps_last=order == TAPS_LAST, in_channels_inner=inner
     )  # fmt: skip
-    given = fields | packed.fields() | {"chunk": tuning.FILTER_CHUNK, "chunks": chunks, "stage_start": stage_start}
-    return make_plan(compiled, TransformFilter, chunks * shape.groups, scratch, packed.total, given)
+    part = (cut.panel_block if cut.panels_apart else ceil_div(shape.out_channels, packed.panel)) * packed.panel
+    parts = ceil_div(shape.out_channels, part)
+    given = fields | packed.fields() | {
+        "chunk": tuning.FILTER_CHUNK, "chunks": chunks, "parts": parts, "part_channels": part, "stage_start": stage_start,
+    }  # fmt: skip
+    return make_plan(compiled, TransformFilter, chunks * parts * shape.groups, scratch, packed.total, given)
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ class Cut:
     """Tile positions and panels of results of a piece, and the bytes of a transformed tile's channels.
 
     k_chunk: input channels of the filter that are transformed at a time, just ahead of their products; 0: all of it before.
+    panels_apart: a thread has panels of its own, which it transforms itself, and tiles of all positions.
     """
 
     block: int
     panel_block: int
     tile_pitch: int
     k_chunk: int
+    panels_apart: bool = False
 
 
 def cut_convolution(shape: Shape, threads: int = 2) -> Cut:
@@ -84,7 +90,15 @@ def cut_convolution(shape: Shape, threads: int = 2) -> Cut:
         most = max(tuning.FILTER_CHUNK, int(machine().l2_bytes * tuning.CHUNK_CACHE) // (shape.points * point_bytes))
         chunks = ceil_div(shape.in_channels, most)
         cut = Cut(block, 1, tile_pitch, round_up(ceil_div(shape.in_channels, chunks), tuning.FILTER_CHUNK))
+    elif _panels_apart(shape, packed.total, panels):
+        cut = replace(cut, panel_block=min(cut.panel_block, ceil_div(panels, 2)), panels_apart=True)
     return cut if threads <= 2 else _cut_for(shape, threads, others, cut, panels)
+
+
+def _panels_apart(shape: Shape, packed_bytes: int, panels: int) -> bool:
+    """Whether transforming the tiles once for each block of panels costs less than fetching what another core has transformed."""
+    tiles = shape.positions * shape.target.depth * shape.points * shape.tap_blocks * shape.in_channels
+    return shape.groups == 1 and panels > 1 and packed_bytes > tuning.PANELS_APART * tiles * shape.sum_bytes
 
 
 def _cut_for(shape: Shape, threads: int, others: int, cut: Cut, panels: int) -> Cut:
@@ -122,9 +136,9 @@ def _transform_fields(filter: Plan, packed: Packed, shape: Shape, k_chunk: int, 
     }, packed_start + round_up(chunk_bytes, LINE)  # fmt: skip
 
 
-def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, threads: int) -> Plan:
+def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, cut: Cut) -> Plan:
     """The products, from the transformed filter."""
-    packed, cut, vector_bytes = packed_filter(shape), cut_convolution(shape, threads), machine().vector_bytes
+    packed, vector_bytes = packed_filter(shape), machine().vector_bytes
     depth_block, slots = depths_of_block(shape)
     products_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     products = shape.points * (depth_block * cut.block * packed.panel * shape.sum_bytes + vector_bytes)
@@ -134,7 +148,8 @@ def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, threads: int) -
     panel_blocks = ceil_div(shape.out_channels, cut.panel_block * packed.panel)
     given = tiles | packed.fields() | transform | {
         "x": None, "y": None, "nonfinite": None, "filter": None, "weights_nonfinite": None, "panel_blocks": panel_blocks,
-        "panel_block": cut.panel_block, "tile_pitch": cut.tile_pitch, "products_start": products_start,
+        "panel_block": cut.panel_block, "panels_apart": int(cut.panels_apart), "tile_pitch": cut.tile_pitch,
+        "products_start": products_start,
     }  # fmt: skip
     rows, vectors = register_tile(shape.out_channels, shape.lanes)
     channels_first = problem.layout == "channels_first"
@@ -163,8 +178,9 @@ class ConvolvePlans:
 def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
-    transform, packed_bytes = _filter_plan(problem, shape, flipped, order), packed_filter(shape).total
+    cut = cut_convolution(shape, threads)
+    transform, packed_bytes = _filter_plan(problem, shape, flipped, order, cut), packed_filter(shape).total
     return ConvolvePlans(
-        transform, _convolve_plan(problem, shape, transform, threads), 0 if cut_convolution(shape).k_chunk else packed_bytes,
+        transform, _convolve_plan(problem, shape, transform, cut), 0 if cut.k_chunk else packed_bytes,
         shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
     )  # fmt: skip

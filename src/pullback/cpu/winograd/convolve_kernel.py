@@ -71,7 +71,9 @@ def build(
         return load_wide(at + ALL_TAPS * args.packed_point_pitch, V) * splat(0.0)
 
     def transform_filter(args: TransformFilter, piece, scratch):
-        group, k0 = piece // args.chunks, piece % args.chunks * args.chunk
+        part, k0 = piece // args.chunks, piece % args.chunks * args.chunk
+        group, m0 = part // args.parts, part % args.parts * args.part_channels
+        m1 = min(args.out_channels, m0 + args.part_channels)
         kc, taps = min(args.chunk, args.in_channels - k0), args.taps
         table, zeros, stage = scratch, scratch + args.stage_start, scratch + args.stage_start + CELL
         fill_zero(zeros, CELL)
@@ -79,8 +81,8 @@ def build(
         check = splat(0.0)
         first = args.filter + group * args.group_pitch + k0 * args.in_channel_pitch
         if staged:
-            for m in range(0, args.out_channels, V):
-                n, source = min(V, args.out_channels - m), first + m * args.out_channel_pitch
+            for m in range(m0, m1, V):
+                n, source = min(V, m1 - m), first + m * args.out_channel_pitch
                 if taps_last and in_channels_inner:
                     stage_read(source, args.out_channel_pitch, n, kc * taps, stage)
                 elif taps_last:
@@ -94,8 +96,8 @@ def build(
                         check = check + transform_weights(args, b, k, k0, m, n, source, table, zeros, stage, packed)
         else:  # along the output channels, which lie side by side
             for k in range(kc):
-                for m in range(0, args.out_channels, V):
-                    n, source = min(V, args.out_channels - m), first + m * args.out_channel_pitch
+                for m in range(m0, m1, V):
+                    n, source = min(V, m1 - m), first + m * args.out_channel_pitch
                     for b in range(args.k_blocks):
                         check = check + transform_weights(args, b, k, k0, m, n, source, table, zeros, stage, packed)
         if any_lane(invert(equal(check, splat(0.0)))):
@@ -147,7 +149,11 @@ def build(
 
     def convolve(args: Convolve, piece, scratch):
         x, y = array_at(args.arrays, SOURCE), array_at(args.arrays, TARGET)
-        unit, first_panel = piece // args.panel_blocks, piece % args.panel_blocks * args.panel_block
+        unit, panel_block = piece // args.panel_blocks, piece % args.panel_blocks
+        if args.panels_apart:  # of one group
+            units = args.blocks * args.depth_blocks
+            unit, panel_block = piece % units, piece // units
+        first_panel = panel_block * args.panel_block
         group = unit // (args.blocks * args.depth_blocks)
         position, z0 = unit // args.depth_blocks % args.blocks * args.block, unit % args.depth_blocks * args.depth_block
         count, z1 = min(args.block, args.positions - position), min(z0 + args.depth_block, y.depth)

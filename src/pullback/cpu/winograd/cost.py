@@ -14,7 +14,7 @@ from pullback.cpu.engine.sizes import ceil_div, round_up
 from pullback.cpu.winograd import tuning
 from pullback.cpu.winograd.blocks import depths_of_block
 from pullback.cpu.winograd.convolve import cut_convolution, packed_filter
-from pullback.cpu.winograd.filter_gradient import cut_gradient
+from pullback.cpu.winograd.filter_gradient import cut_gradient, ends_own_sums
 from pullback.cpu.winograd.shapes import Shape, register_tile
 from pullback.problem import Problem
 
@@ -71,10 +71,11 @@ def _filter_gradient_cost(problem: Problem, shape: Shape) -> float:
     tiles, read, _ = _transforms(problem, shape)
     terms = 1 + tuning.TERMS / min(tiles, cut.block * depths_of_block(shape)[0])
     products = tiles * terms * shape.points * shape.k_blocks * shape.in_channels
-    products *= _padded_vectors(min(shape.out_channels, tuning.MOST_CHANNELS), lanes) * cut.dy_blocks * tuning.SLOWER
+    products *= _padded_vectors(min(shape.out_channels, cut.dy_block), lanes) * cut.dy_blocks * tuning.SLOWER
     transforms = tiles * (tuning.TABLE * (cut.x_blocks + cut.dy_blocks) + read * (cut.dy_blocks * x + cut.x_blocks * dy))
     sums = shape.groups * shape.k_blocks * shape.in_channels * dy * shape.points
-    finish = (tuning.FINISH + tuning.ADD * cut.splits) * profile().copying + _far(sums * cut.splits * machine().vector_bytes)
+    far = 0 if ends_own_sums(shape, cut) else _far(sums * cut.splits * machine().vector_bytes)
+    finish = (tuning.FINISH + tuning.ADD * cut.splits) * profile().copying + far
     return tuning.CALL * profile().calling + products + transforms + sums * finish
 
 

@@ -55,10 +55,15 @@ def cut_gradient(shape: Shape, threads: int = 2) -> Cut:
     block = tiles_of_block(shape, tile_bytes, depth_block, tuning.GRADIENT_BYTES, tuning.GRADIENT_TILES)
     all_blocks = ceil_div(shape.positions, block) * ceil_div(shape.target.depth, depth_block)
     tiles, channel_blocks = shape.positions * shape.target.depth, shape.groups * cut.x_blocks * cut.dy_blocks
-    fitting = max(2, tuning.MOST_SUM_BYTES // (channel_blocks * shape.k_blocks * shape.points * cut.x_block * cut.sum_pitch))
-    splits = max(1, min(tuning.MOST_PIECES // channel_blocks, tiles // tuning.SPLIT_TILES, all_blocks, fitting))
+    fitting = tuning.MOST_SUM_BYTES // (channel_blocks * shape.k_blocks * shape.points * cut.x_block * cut.sum_pitch)
+    most = max(1, min(tuning.MOST_PIECES // channel_blocks, tiles // tuning.SPLIT_TILES, all_blocks, fitting))
+    splits = 1 << (most.bit_length() - 1)  # a power of two: threads end together
     cut = replace(cut, block=block, splits=splits)
-    return cut if threads <= 2 else _cut_for(shape, threads, cut)
+    if threads > 2:
+        return _cut_for(shape, threads, cut)
+    if channel_blocks == 1 and splits == 1 and shape.in_channels >= 2 * tuning.FEWEST_CHANNELS:  # so that both threads work
+        return replace(_channel_blocks(shape, 2, 1), block=block, splits=splits)
+    return cut
 
 
 def _cut_for(shape: Shape, threads: int, cut: Cut) -> Cut:
@@ -79,10 +84,23 @@ def _cut_for(shape: Shape, threads: int, cut: Cut) -> Cut:
 
 @dataclass(frozen=True)
 class GradientPlans:
+    """finish: None where the pieces of partial_sums end them. sum_bytes: of all splits, then 0."""
+
     partial_sums: Plan
-    finish: Plan
-    sum_bytes: int  # of all splits
+    finish: Plan | None
+    sum_bytes: int
     x_start: int  # where its first cell lies
+
+
+def _sum_bytes(shape: Shape, cut: Cut) -> tuple[int, int]:
+    """Bytes from point to point, and of all sums of a piece."""
+    point_pitch = cut.x_block * cut.sum_pitch + machine().vector_bytes
+    return point_pitch, round_up(shape.k_blocks * shape.points * point_pitch, LINE)
+
+
+def ends_own_sums(shape: Shape, cut: Cut) -> bool:
+    """Whether a piece makes its part of the gradient itself, from sums that never leave the cache."""
+    return cut.splits == 1 and _sum_bytes(shape, cut)[1] <= tuning.OWN_SUM_BYTES
 
 
 @planned_for_threads
@@ -90,17 +108,34 @@ def gradient_plans(threads: int, problem: Problem) -> GradientPlans:
     shape = shape_of(problem, False)
     assert shape is not None
     cut = cut_gradient(shape, threads)
-    point_pitch = cut.x_block * cut.sum_pitch + machine().vector_bytes
-    sum_bytes = round_up(shape.k_blocks * shape.points * point_pitch, LINE)
+    point_pitch, sum_bytes = _sum_bytes(shape, cut)
     pieces = shape.groups * cut.x_blocks * cut.dy_blocks * cut.splits
     sums = vars(cut) | {"sums": None, "sum_bytes": sum_bytes, "sum_point_pitch": point_pitch}
-    partial_sums = _partial_sums_plan(problem, shape, cut, pieces, sums)
-    return GradientPlans(
-        partial_sums, _finish_plan(problem, shape, pieces, sums), pieces * sum_bytes, shape.source.start_bytes
-    )  # fmt: skip
+    finish = _finish_plan(problem, shape, pieces, sums)
+    partial_sums = _partial_sums_plan(problem, shape, cut, pieces, sums, finish)
+    if ends_own_sums(shape, cut):
+        return GradientPlans(partial_sums, None, 0, shape.source.start_bytes)
+    return GradientPlans(partial_sums, finish, pieces * sum_bytes, shape.source.start_bytes)
 
 
-def _partial_sums_plan(problem: Problem, shape: Shape, cut: Cut, pieces: int, sums: dict[str, Any]) -> Plan:
+def _finish_fields(finish: Plan, own: bool, sum_bytes: int, start: int) -> tuple[dict[str, Any], int]:
+    """The fields of PartialSums with which a piece ends its sums itself, and the bytes of scratch with theirs."""
+    if not own:
+        return dict.fromkeys(("finish", "finish_record", "record_start", "finish_start", "sums_start"), 0), start
+    finish_start = round_up(start + Finish.BYTES, LINE)
+    sums_start = finish_start + round_up(finish.scratch_bytes, LINE)
+    record = finish.template.copy()
+    for name in ("x_blocks", "dy_blocks"):
+        record[Finish.place(name)] = 1
+    return {
+        "finish": finish.code.address, "finish_record": record, "record_start": start, "finish_start": finish_start,
+        "sums_start": sums_start,
+    }, sums_start + sum_bytes  # fmt: skip
+
+
+def _partial_sums_plan(
+    problem: Problem, shape: Shape, cut: Cut, pieces: int, sums: dict[str, Any], finish: Plan
+) -> Plan:  # fmt: skip
     vector_bytes, (depth_block, slots) = machine().vector_bytes, depths_of_block(shape)
     dy_start = round_up(shape.points * (shape.tap_blocks * slots * cut.block * cut.tile_pitch + vector_bytes), LINE)
     dy_bytes = shape.points * (depth_block * cut.block * cut.sum_pitch + vector_bytes) + cut.vectors * vector_bytes
@@ -109,8 +144,9 @@ def _partial_sums_plan(problem: Problem, shape: Shape, cut: Cut, pieces: int, su
     options = {"channels_first": problem.layout == "channels_first", "rows": cut.rows, "vectors": cut.vectors}
     compiled = variant(problem, shape, "filter_gradient", "partial_sums", **options)
     moved = shape.batch * (shape.source.image_pitch + shape.target.image_pitch) + pieces * sums["sum_bytes"]
-    given = sums | tiles | {"x": None, "dy": None, "dy_start": dy_start}
-    return make_plan(compiled, PartialSums, pieces, scratch, moved, given)
+    ending, scratch = _finish_fields(finish, ends_own_sums(shape, cut), sums["sum_bytes"], round_up(scratch, LINE))
+    given = sums | tiles | ending | {"x": None, "dy": None, "dy_start": dy_start, "filter": None, "nonfinite": None}
+    return make_plan(compiled, PartialSums, pieces, scratch, moved, given, finish.keep)
 
 
 def _finish_plan(problem: Problem, shape: Shape, pieces: int, sums: dict[str, Any]) -> Plan:

@@ -1,6 +1,7 @@
 """The filter gradient by Winograd: tiles of x and of dy transformed, multiplied and summed over all tiles, transformed back once.
 
-Each piece adds up one split of the tiles, in partial sums of its own; `finish` adds those of all splits, in order.
+Each piece adds up one split of the tiles, in partial sums of its own; `finish` adds those of all splits, in order. Where there is
+one split only, a piece calls it for its own channels: the sums never leave the cache.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.engine.records import WORD
-from pullback.cpu.simd.native import fill_zero
+from pullback.cpu.simd.native import call_piece, fill_zero
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.register_tiles import ADDED, make_tiles
 from pullback.cpu.simd.vectors import get_int, outline, put_int, stay_outline
@@ -17,7 +18,8 @@ from pullback.cpu.winograd.records import SOURCE, TARGET, Finish, PartialSums, T
 from pullback.cpu.winograd.stage_kernel import make_stage
 from pullback.cpu.winograd.transforms_kernel import FILTER, INPUT, OUTPUT, make_scatter, transposed
 
-array_at = records_at(TiledArray)
+array_at, finish_at = records_at(TiledArray), records_at(Finish, changes=True)
+FINISH_BYTES = Finish.BYTES
 
 
 def build(
@@ -53,6 +55,21 @@ def build(
                     tiles(many, a, b, c, (depths, count), ())
                     done += many
 
+    @outline
+    def finish_own(args, group, x_first, x_channels, dy_first, dy_channels, scratch):
+        """The gradient of a piece's own channels."""
+        stay_outline()
+        at = scratch + args.record_start
+        for word in range(0, FINISH_BYTES, WORD):
+            put_int(at + word, get_int(args.finish_record + word))
+        record = finish_at(at, 0)
+        record.filter = args.filter + group * record.group_pitch
+        record.filter += x_first * record.in_channel_pitch + dy_first * record.out_channel_pitch
+        record.sums, record.nonfinite = scratch + args.sums_start, args.nonfinite
+        record.in_channels, record.out_channels = x_channels, dy_channels
+        for c in range(x_channels):
+            call_piece(args.finish, at, c, scratch + args.finish_start)
+
     def partial_sums(args: PartialSums, piece, scratch):
         x, dy = array_at(args.arrays, SOURCE), array_at(args.arrays, TARGET)
         channel_block, split = piece // args.splits, piece % args.splits
@@ -66,6 +83,8 @@ def build(
             min(args.dy_block, args.out_channels - dy_first),
         )
         sums, dys, offsets = args.sums + piece * args.sum_bytes, scratch + args.dy_start, scratch + args.offsets_start
+        if args.finish != 0:
+            sums = scratch + args.sums_start
         x_base = args.x + group * x.group_pitch + x_first * x.channel_pitch
         dy_base = args.dy + group * dy.group_pitch + dy_first * dy.channel_pitch
         fill_zero(sums, args.sum_bytes)
@@ -100,6 +119,8 @@ def build(
                             dys + (low - z0) * dy_slot, dy_pitch, dy_channels, high - low, count,
                             sums + (t * tap_blocks + b) * POINTS * args.sum_point_pitch, scratch,
                         )  # fmt: skip
+        if args.finish != 0:
+            finish_own(args, group, x_first, x_channels, dy_first, dy_channels, scratch)
 
     def finish(args: Finish, piece, scratch):
         group, c = piece // args.in_channels, piece % args.in_channels

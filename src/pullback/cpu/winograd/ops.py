@@ -6,7 +6,7 @@ import numpy as np
 
 from pullback.cpu.conv.filter_order import in_known_order
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.memory import new_array
+from pullback.cpu.engine.memory import new_array, put_work_back, take_work
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd.convolve import convolve_plans, cut_convolution
 from pullback.cpu.winograd.cost import why_slower
@@ -26,7 +26,6 @@ ERROR = 100  # of results, by norm, in units of the rounding of a number; 10 to 
 # largest number of x or dy if that is above 1. A transformed weight errs by 3 of them; it meets 100 times such a number, and what
 # has been summed is added up with factors of 361 in all.
 UNDERFLOW = 2**17
-BYTE = np.dtype(np.uint8)
 
 
 def can(problem: Problem) -> str | None:
@@ -77,10 +76,13 @@ def conv_grad_filter(problem: Problem, dy: Array, x: Array) -> Array:
     problem, x = _over_cells_read(problem, x)
     dy, x = np.ascontiguousarray(dy), np.ascontiguousarray(x)
     plans = gradient_plans(problem)
-    df, sums = new_array(problem.filter_shape, problem.dtype), new_array((plans.sum_bytes,), BYTE)
-    nonfinite = np.zeros(1, np.int64)
-    plans.partial_sums.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums))
-    plans.finish.run(sums=address_of(sums), filter=address_of(df), nonfinite=address_of(nonfinite))
+    df, nonfinite = new_array(problem.filter_shape, problem.dtype), np.zeros(1, np.int64)
+    made = {"filter": address_of(df), "nonfinite": address_of(nonfinite)}
+    sums = take_work(plans.sum_bytes)
+    plans.partial_sums.run(x=address_of(x) + plans.x_start, dy=address_of(dy), sums=address_of(sums), **made)
+    if plans.finish is not None:
+        plans.finish.run(sums=address_of(sums), **made)
+    put_work_back(sums)
     return redo_filter(problem, dy, x, df, _plain_sum) if nonfinite[0] else df
 
 
@@ -118,17 +120,18 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
     if plans.leaves_cells:
         target.fill(0)
     in_results, in_weights = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    packed = new_array((plans.packed_bytes,), BYTE) if plans.packed_bytes else None
+    packed = take_work(plans.packed_bytes)
     where = {"filter": address_of(weights), "nonfinite": address_of(in_weights)}
-    if packed is not None:
+    if plans.packed_bytes:
         plans.filter.run(packed=address_of(packed), **where)
         if in_weights[0] and too_many(problem, nonfinite_channels(problem, weights)):
             return _plain_sum(problem, source, weights)
     plans.convolve.run(
-        x=address_of(source) + plans.source_start, packed=0 if packed is None else address_of(packed),
+        x=address_of(source) + plans.source_start, packed=address_of(packed),
         y=address_of(target) + plans.target_start, nonfinite=address_of(in_results), filter=where["filter"],
         weights_nonfinite=where["nonfinite"],
     )  # fmt: skip
+    put_work_back(packed)
     if in_weights[0] or in_results[0]:
         channels = nonfinite_channels(problem, weights)
         if too_many(problem, channels):

@@ -56,10 +56,11 @@ class Filter(Record):
 
 
 class TransformFilter(Filter, PackedFilter):
-    """A chunk of the input channels of one group of a filter into panels."""
+    """A chunk of the input channels of one group of a filter into panels, for all output channels or a part of them."""
 
     ints = (
-        "chunk chunks "  # input channels of a piece, and pieces of a group
+        "chunk chunks "  # input channels of a piece, and pieces of a part
+        "parts part_channels "  # of a group; output channels of one
         "panel "  # output channels of one
         "stage_start"  # in scratch: zeros, then transposed weights
     )
@@ -75,6 +76,7 @@ class Convolve(Tiles, PackedFilter):
     ints = (
         "x y nonfinite "  # addresses: the first cells, the flag
         "panel_blocks panel_block "  # how many there are, and panels of one
+        "panels_apart "  # whether pieces of one block of panels follow each other, or those of one block of tiles
         "tile_pitch "  # bytes between transformed tiles
         "products_start "  # in scratch
         "transform transform_record "  # addresses: the machine code of TransformFilter, and a record of it to be filled in
@@ -95,12 +97,18 @@ class Sums(Record):
 
 
 class PartialSums(Tiles, Sums):
-    """The sums of one split of the tiles for one block of channels of x and one of dy, of one group."""
+    """The sums of one split of the tiles for one block of channels of x and one of dy, of one group.
+
+    Where `finish` is an address, there is one split: the sums lie in scratch, and the piece makes its part of the gradient of them.
+    """
 
     ints = (
         "x dy "
         "tile_pitch "  # bytes between transformed tiles of x; those of dy are sum_pitch apart
-        "dy_start"  # in scratch: the transformed tiles of dy
+        "dy_start "  # in scratch: the transformed tiles of dy
+        "finish finish_record "  # addresses: the machine code of Finish, and a record of it to be filled in
+        "filter nonfinite "  # what is filled in
+        "record_start finish_start sums_start"  # in scratch: the record, Finish's own scratch, the sums
     )
 
 

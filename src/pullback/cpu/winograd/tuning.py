@@ -12,6 +12,9 @@ FILTER_CHUNK = 16  # input channels of a piece of the filter
 # A filter that few blocks read is transformed just ahead of its products, for each of them: up to so many blocks, where it would
 # take more than this share of the second-level cache; and the share that a chunk of it then takes.
 AHEAD_BLOCKS, AHEAD_CACHE, CHUNK_CACHE = 2, 1.0, 3 / 8
+# Weights for each point of the transformed tiles, both as they are transformed, from which on threads share no panels: it takes as
+# long to fetch so much from another core as to transform these points once more.
+PANELS_APART = 0.4
 FEWEST_TILES_THAT_PAY = 8  # of a block
 
 # Blocks of a filter gradient.
@@ -20,8 +23,9 @@ GRADIENT_TILES = 32, 96  # of a block: with few, the sums are loaded and stored 
 MOST_CHANNELS = 128  # of a block, half where both sides have more: its sums stay in the cache; fewer transform more often
 FEWEST_CHANNELS = 32  # of a block for more than two threads
 SPLIT_TILES = 48  # of a split at least: each has sums of its own, to be cleared and added up
-MOST_PIECES = 8  # splits times blocks of channels, where there are not more of these
-MOST_SUM_BYTES = 64 << 20  # of all splits, where that leaves two
+MOST_PIECES = 16  # splits times blocks of channels, where there are not more of these
+OWN_SUM_BYTES = 3 << 20  # of a piece, up to which its sums lie in its own scratch, if there is one split
+MOST_SUM_BYTES = 4 << 20  # of all splits: sums that leave the caches cost more than tiles that are transformed more often
 
 # Blocks of both.
 DEPTH_BLOCK = 6  # output depths that share the transformed tiles of a block

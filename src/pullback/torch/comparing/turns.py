@@ -26,6 +26,7 @@ from pullback.torch.report import Explaining, Layer
 from pullback.torch.selection import Wishes
 from pullback.torch.swap import State, accelerate, restore
 from pullback.torch.taking import TakesCalls
+from pullback.torch.whole_steps import MOST_COMPARED
 
 WARMUPS = 2
 SIDES = ("pytorch", "ours")
@@ -152,7 +153,7 @@ class _Turns:
     def _explained(self) -> tuple[Layer, ...]:
         """Where each layer runs on our side, after steps there that compile and measure."""
         watch = Explaining(self.model, eager=True)
-        for _ in range(2 * MOST_CALLS + 1):
+        for _ in range(2 * MOST_CALLS + MOST_COMPARED):
             self.step("ours")
             if not pending(self.model):
                 break
