@@ -151,7 +151,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(EXAMPLES / "ddp_torch.py"), "--steps", "3", "--batch", "16", "--save", str(saved)]
     done = subprocess.run(command, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     single = pt.accelerate(ddp_torch.network())
     ddp_torch.train(single, 3, 16)
     torch.testing.assert_close(torch.load(saved), single.state_dict(), rtol=1e-4, atol=1e-5)

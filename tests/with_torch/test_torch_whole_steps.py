@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -231,3 +233,19 @@ def test_explain_and_other_threads_are_no_steps(clock: Clock) -> None:
     worker.start()
     worker.join()
     assert steps_of(net).steps == before
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_a_model_that_is_let_go_is_freed_at_once(steps: int) -> None:
+    """Not only when the garbage collector comes by: parameters and activations may be large."""
+    net, x = pt.accelerate(network()), image()
+    for _ in range(steps):
+        step(net, x)
+    layers = [weakref.ref(layer) for layer in net]
+    gc.collect()
+    gc.disable()
+    try:
+        del net
+        assert [layer() for layer in layers] == [None] * len(layers)
+    finally:
+        gc.enable()

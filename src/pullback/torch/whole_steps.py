@@ -10,6 +10,7 @@ of steps and then at none.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,7 @@ class _Kind:
     def __init__(self) -> None:
         self.turns = 0
         self.samples: dict[bool, list[float]] = {True: [], False: []}  # by whether the step was plain PyTorch
-        self.met: dict[tuple[int, Key], tuple[Any, Choices]] = {}
+        self.met: dict[tuple[int, Key], tuple[weakref.ref[Any], Choices]] = {}
 
     def next(self) -> bool:
         """Whether the next step is plain PyTorch."""
@@ -66,7 +67,7 @@ class WholeSteps:
         self.steps = 0
         self._kinds: dict[Key, _Kind] = {}
         self._thread: int | None = None  # steps of other threads are not looked at
-        self._first: Any = None
+        self._first: int | None = None  # id of the layer: a model that is let go must not wait for the garbage collector
         self._key: Key | None = None  # kind of the step that runs
         self._start = self._end = 0.0
         self._unsettled = False  # whether a layer of this step takes turns of its own
@@ -91,19 +92,19 @@ class WholeSteps:
 
     def looks_at(self, layer: Any) -> bool:
         """Whether a call of this layer matters here: asked at every call, so in haste."""
-        return self.open and (self._plain is not None or layer is self._first or self._first is None)
+        return self.open and (self._plain is not None or id(layer) == self._first or self._first is None)
 
     def call(self, layer: Any, choices: Choices, key: Key, input: torch.Tensor, *more: Any) -> Any:
         """A layer's call, on plain PyTorch if the step is."""
         if self._thread is None:
-            self._thread, self._first = threading.get_ident(), layer
+            self._thread, self._first = threading.get_ident(), id(layer)
         if self._thread != threading.get_ident():
             return layer.settled(input, *more)
-        begins = layer is self._first and (self._went_back or not self._goes_back)
+        begins = id(layer) == self._first and (self._went_back or not self._goes_back)
         if begins:
             self._begin(key)
         if self._plain is not None and self._key is not None:
-            self._kinds[self._key].met[id(layer), key] = layer, choices
+            self._kinds[self._key].met[id(layer), key] = weakref.ref(layer), choices
         y = layer.plain(input, *more) if self._plain else layer.settled(input, *more)
         if begins:
             part = y[0] if isinstance(y, tuple) else y
@@ -140,6 +141,7 @@ class WholeSteps:
         wins = ours <= MARGIN * theirs
         self.found[key] = Verdict(frozenset([OP]) if wins else NONE, {OP: (theirs, ours)})
         if not wins:
-            for (_, layer_key), (layer, choices) in kind.met.items():
-                choices.give_up(layer, layer_key, {OP: (theirs, ours)})
+            for (_, layer_key), (met, choices) in kind.met.items():
+                if (layer := met()) is not None:
+                    choices.give_up(layer, layer_key, {OP: (theirs, ours)})
         del self._kinds[key]
