@@ -43,7 +43,7 @@ class FilterPlan:
     swapped: bool
 
 
-def _axis_entries(axis: AxisSweep, taps: int, low: int, grid: int) -> Table:
+def axis_entries(axis: AxisSweep, taps: int, low: int, grid: int) -> Table:
     """(place that a tap reads from, first and last output for which there is one), for each tap of an axis.
 
     Cells low, low + grid, ... are places 0, 1, ...
@@ -77,11 +77,11 @@ def _merged_entries(axis: AxisSweep, channels: int, low: int, padded: bool) -> T
     return np.array(found, np.int64)
 
 
-def _tap_table(
+def tap_table(
     sweep: Sweep, tap_kernel: list[int], low: list[int], grid: list[int], columns: Table
 ) -> Table:  # fmt: skip
     """A FilterTap for each entry. columns: the entries of the last axis, as _merged_entries has them."""
-    depths, rows = (_axis_entries(sweep.axes[i], tap_kernel[i], low[i], grid[i]) for i in (0, 1))
+    depths, rows = (axis_entries(sweep.axes[i], tap_kernel[i], low[i], grid[i]) for i in (0, 1))
     a, b, c = (index.reshape(-1) for index in np.indices((len(depths), len(rows), len(columns))))
     # Of the last axis, entries are taps of their own, or else parts of one tap.
     number = (a * len(rows) + b) * tap_kernel[2] + (c if tap_kernel[2] > 1 else 0)
@@ -213,11 +213,11 @@ def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool, threads: i
     if merged > 1:
         columns = _merged_entries(w, sweep.source_channels, low[2], padded)
     else:
-        columns = _axis_entries(w, tap_kernel[2], low[2], grid[2])
+        columns = axis_entries(w, tap_kernel[2], low[2], grid[2])
         if pairs:
             columns[w.phases[0].taps.start : w.phases[0].taps.stop, 1:] = 0, w.target_size
         columns = np.append(columns, np.broadcast_to([0, channels, 0], columns.shape), axis=1)
-    tap_table = _tap_table(sweep, tap_kernel, low, grid, columns)
+    entries = tap_table(sweep, tap_kernel, low, grid, columns)
     place = range_channels // merged * wide
     line = ((cols - 1) * hop[2] + reach[2]) * place
     plane = ((rows - 1) * hop[1] + reach[1]) * line
@@ -244,8 +244,8 @@ def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool, threads: i
         "in_cols": w.source_size, "x_image": x_image, "x_plane": x_plane, "x_row": x_row, "x_cell": x_cell,
         "x_channel": x_channel, "y_image": y_image, "y_plane": y_plane, "y_row": y_row, "y_cell": y_cell,
         "y_channel": y_channel, "step_h": h.source_step, "step_w": w.source_step,
-        "channels": channels, "out_channels": n_count, "padded_channels": n_padded, "taps": len(tap_table),
-        "tap_table": tap_table, "in_place": int(in_place), "low_h": low[1],
+        "channels": channels, "out_channels": n_count, "padded_channels": n_padded, "taps": len(entries),
+        "tap_table": entries, "in_place": int(in_place), "low_h": low[1],
         "low_w": low[2], "grid_h": grid[1], "grid_w": grid[2], "hop_d": hop[0], "hop_h": hop[1], "hop_w": hop[2],
         "reach_h": reach[1], "reach_w": reach[2], "place_bytes": place, "line_bytes": line,
         "plane_bytes": plane, "volume_bytes": d.source_size * plane, "panel_start": panel_start,

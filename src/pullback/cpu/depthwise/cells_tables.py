@@ -189,12 +189,16 @@ def _copied_tables(problem: Problem, sides: Sides, threads: int, padded: bool) -
     return _tables(problem, sides, threads, cell, Offsets.columns(source=0, weight=0), 0, padded)
 
 
+def permute_orders(lanes: int, parts: int, outs: int, wide: int) -> Any:
+    """For each of `parts` channels of a group on one side, which lane each lane reads that holds `outs` channels on the other."""
+    lane, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
+    orders = np.minimum((lane // outs * parts)[None, :] + numbers[:, None], lanes - 1)
+    return orders.astype(np.int64 if wide == 8 else np.int32)
+
+
 def _orders(sides: Sides) -> Any:
     """For each part of a cell, which lane of a source vector each output channel reads."""
-    parts, outs, lanes = sides.group_in_channels, sides.group_out_channels, sides.lanes
-    channel, numbers = np.arange(lanes, dtype=np.int64), np.arange(parts, dtype=np.int64)
-    orders = np.minimum((channel // outs * parts)[None, :] + numbers[:, None], lanes - 1)
-    return orders.astype(np.int64 if sides.wide == 8 else np.int32)
+    return permute_orders(sides.lanes, sides.group_in_channels, sides.group_out_channels, sides.wide)
 
 
 def _step(sides: Sides) -> int:
@@ -202,10 +206,14 @@ def _step(sides: Sides) -> int:
     return sides.group_out_channels * (sides.lanes // max(sides.group_in_channels, sides.group_out_channels))
 
 
+def can_permute_groups(sides: Sides) -> bool:
+    """Whether a vector can be spread over groups in registers."""
+    return level().machine == "x86_64" and (sides.lanes, sides.wide) in PERMUTES and _step(sides) > 0
+
+
 def can_permute(problem: Problem, sides: Sides) -> bool:
-    """Whether vectors of the source can be spread over groups in registers."""
-    permutes = level().machine == "x86_64" and (sides.lanes, sides.wide) in PERMUTES
-    return permutes and _step(sides) > 0 and reads_in_place(problem, sides)
+    """Whether vectors of the source can be spread so where they are."""
+    return can_permute_groups(sides) and reads_in_place(problem, sides)
 
 
 def permuted_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, Any]:

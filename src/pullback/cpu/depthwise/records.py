@@ -163,6 +163,20 @@ class CellsFilterSeveralChannels(CellsSpread, CellsFilter):
     """cells_filter_kernel.py, several channels per group."""
 
 
+class PermutedFilter(Record):
+    """permuted_filter_kernel.py: `together` groups to a vector; a piece takes range_vectors vectors and part_blocks blocks.
+
+    x_channels, y_channels: of a group. x_spread: whether x is the side that is permuted, by `orders`. all_rows: output rows of the
+    batch. step_*: strides. sums_bytes: of a part's sums, which lie as the filter does: sums_tap, row_distance, lane_distance.
+    """
+
+    ints = (
+        "source dy sums sums_bytes groups together vectors ranges range_vectors x_channels y_channels x_spread orders "
+        "taps tap_table depths rows cols all_rows col_blocks block_cols block_rows blocks part_blocks "
+        "step_d step_h step_w x_image x_plane x_row x_cell y_row y_cell table_start sums_tap row_distance lane_distance"
+    )
+
+
 # --- channels_first: planes.py
 
 

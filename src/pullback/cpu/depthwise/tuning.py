@@ -45,6 +45,8 @@ SLIDE_CELLS_HALOS = 3  # the fewest target rows of a block, in rows that it read
 # Share of the lanes of a row's vectors that must hold columns: where `flat` could run, by the size of windows; where it could not.
 SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2
 
+# permuted_filter.py: bytes of x and dy of a block, cells of a block at the least, bytes of a piece's sums.
+PERMUTED_BLOCK_BYTES, PERMUTED_CELLS, PERMUTED_SUMS_BYTES = 128 << 10, 64, 256 << 10
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
 PIECE_SUMS_BYTES = 4 << 20  # of all pieces of a filter gradient together, channels_last
 LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of its own

@@ -1,0 +1,91 @@
+"""Plans of the filter gradient that lays groups of few channels side by side, channels_last; see permuted_filter_kernel.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from pullback.cpu.conv.common import moved_bytes, pitches
+from pullback.cpu.conv.filter_gradient import axis_entries, tap_table
+from pullback.cpu.conv.sweep import sweep_of
+from pullback.cpu.depthwise import tuning
+from pullback.cpu.depthwise.cells_tables import can_permute_groups, permute_orders, sides_of
+from pullback.cpu.depthwise.common import group_channels
+from pullback.cpu.depthwise.partial_sums import FilterPlans, with_add
+from pullback.cpu.depthwise.records import PermutedFilter
+from pullback.cpu.engine.plan import make_plan
+from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
+from pullback.cpu.machine_code.variants import Variant
+from pullback.problem import Problem
+from pullback.window import Window
+
+
+@planned
+def permutes(problem: Problem) -> bool:
+    """Whether vectors here can be permuted, and hold at least two groups."""
+    sides = sides_of(problem)
+    return can_permute_groups(sides) and 2 * max(group_channels(problem)) <= sides.lanes
+
+
+def _in_one_row(problem: Problem) -> Problem:
+    """All cells of the batch in one row, where each output reads the cell of its own place."""
+    window = problem.window
+    if window.tap_count > 1 or set(window.stride) != {1} or any(window.pad_low) or window.input_size != window.output_size:
+        return problem
+    cells = (problem.batch * math.prod(window.input_size),)
+    return replace(problem, batch=1, window=Window(cells, cells, (1,), (1,), (1,), (0,), (0,)))
+
+
+@planned
+def permuted_filter_plans(problem: Problem) -> FilterPlans:
+    filter_shape_of, problem = problem, _in_one_row(problem)
+    sides, sweep, taps = sides_of(problem), sweep_of(replace(problem, op="conv")), problem.window.tap_count
+    size, lanes, moved = sides.size, sides.lanes, moved_bytes(problem)
+    x_channels, y_channels = group_channels(problem)
+    rows, side_by_side = sorted((x_channels, y_channels))
+    together = lanes // side_by_side
+    vectors = ceil_div(problem.groups, together)
+    vector_sums = taps * rows * lanes * sides.wide
+    range_vectors = ceil_div(vectors, ceil_div(vectors * vector_sums, tuning.PERMUTED_SUMS_BYTES))
+    d, h, w = sweep.axes
+    sizes = [[getattr(axis, f"{side}_size") for axis in sweep.axes] for side in ("source", "target")]
+    _, x_cell, x_row, x_plane, x_image = pitches("channels_last", size, problem.channels_in, tuple(sizes[0]))
+    _, y_cell, y_row, _, _ = pitches("channels_last", size, problem.channels_out, tuple(sizes[1]))
+    all_rows = sweep.images * d.target_size * h.target_size
+    # A block's cells serve every tap: they should stay in the second-level cache. Sums are read and written once a block and tap.
+    cell_bytes = y_cell + x_cell * min(w.source_step, ceil_div(w.source_size, w.target_size)) * h.source_step
+    cells = max(tuning.PERMUTED_CELLS, tuning.PERMUTED_BLOCK_BYTES // cell_bytes)
+    block_cols = ceil_div(w.target_size, ceil_div(w.target_size, cells))
+    col_blocks = ceil_div(w.target_size, block_cols)
+    parts_worth = moved // max(tuning.LEAST_PIECE_BYTES, 2 * vectors * vector_sums)
+    sums_bytes = math.prod(problem.filter_shape) * sides.wide
+    parts = max(1, min(tuning.CELLS_PIECES, tuning.PIECE_SUMS_BYTES // sums_bytes, parts_worth))
+    block_rows = max(1, min(cells // block_cols, ceil_div(all_rows * col_blocks, parts)))
+    blocks = ceil_div(all_rows, block_rows) * col_blocks
+    part_blocks = ceil_div(blocks, parts)
+    parts = ceil_div(blocks, part_blocks)
+    ranges = ceil_div(vectors, range_vectors)
+    tap_kernel = list(sweep.tap_kernel)
+    columns = axis_entries(w, tap_kernel[2], 0, 1)
+    columns = np.append(columns, np.broadcast_to([0, 0, 0], columns.shape), axis=1)
+    in_filter = problem.channels_out * sides.wide, sides.wide  # distances of input and of output channels of a filter
+    x_spread = x_channels < y_channels
+    table_start = round_up(range_vectors * vector_sums, LINE)
+    given = {
+        "source": None, "dy": None, "sums": None, "sums_bytes": sums_bytes, "groups": problem.groups, "together": together,
+        "vectors": vectors, "ranges": ranges, "range_vectors": range_vectors, "x_channels": x_channels,
+        "y_channels": y_channels, "x_spread": int(x_spread), "orders": permute_orders(lanes, rows, side_by_side, sides.wide),
+        "taps": taps, "tap_table": tap_table(sweep, tap_kernel, [0, 0, 0], [1, 1, 1], columns),
+        "depths": d.target_size, "rows": h.target_size, "cols": w.target_size, "all_rows": all_rows, "col_blocks": col_blocks,
+        "block_cols": block_cols, "block_rows": block_rows, "blocks": blocks, "part_blocks": part_blocks,
+        "step_d": d.source_step, "step_h": h.source_step, "step_w": w.source_step, "x_image": x_image, "x_plane": x_plane,
+        "x_row": x_row, "x_cell": x_cell, "y_row": y_row, "y_cell": y_cell, "table_start": table_start,
+        "sums_tap": x_channels * in_filter[0], "row_distance": in_filter[0 if x_spread else 1],
+        "lane_distance": in_filter[1 if x_spread else 0],
+    }  # fmt: skip
+    compiled = Variant("depthwise.permuted_filter", "products", problem.dtype.name, (("rows", rows),))
+    products = make_plan(compiled, PermutedFilter, parts * ranges, table_start + 16 * block_rows, moved, given)
+    return with_add(filter_shape_of, products, parts, sums_bytes)
