@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,10 @@ from kernels import KernelUnderTest
 import pullback as pb
 from pullback.bench.cases import Case, parse_case
 from pullback.settings import environment
+
+# A shell's background job ignores Ctrl-C, and the commands that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One folder for all workers and later runs, so that a kernel is compiled once for its source and not once a worker.
 os.environ.setdefault("PULLBACK_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
