@@ -208,12 +208,12 @@ def _step(sides: Sides) -> int:
 
 def can_permute_groups(sides: Sides) -> bool:
     """Whether a vector can be spread over groups in registers."""
-    return level().machine == "x86_64" and (sides.lanes, sides.wide) in PERMUTES and _step(sides) > 0
+    return level().machine == "x86_64" and (sides.lanes, sides.wide) in PERMUTES
 
 
 def can_permute(problem: Problem, sides: Sides) -> bool:
     """Whether vectors of the source can be spread so where they are."""
-    return can_permute_groups(sides) and reads_in_place(problem, sides)
+    return can_permute_groups(sides) and _step(sides) > 0 and reads_in_place(problem, sides)
 
 
 def permuted_tables(problem: Problem, sides: Sides, threads: int) -> dict[str, Any]:

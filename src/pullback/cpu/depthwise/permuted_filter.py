@@ -14,6 +14,7 @@ from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_tables import can_permute_groups, permute_orders, sides_of
 from pullback.cpu.depthwise.common import group_channels
 from pullback.cpu.depthwise.partial_sums import FilterPlans, with_add
+from pullback.cpu.depthwise.permuted_filter_kernel import MOST_SUMS, MOST_TAPS
 from pullback.cpu.depthwise.records import PermutedFilter
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
@@ -25,9 +26,12 @@ from pullback.window import Window
 
 @planned
 def permutes(problem: Problem) -> bool:
-    """Whether vectors here can be permuted, and hold at least two groups."""
-    sides = sides_of(problem)
-    return can_permute_groups(sides) and 2 * max(group_channels(problem)) <= sides.lanes
+    """Whether vectors here can be permuted, and groups are small: two to a vector, or few channels of dy to spread for a cell."""
+    sides, (x_channels, y_channels) = sides_of(problem), group_channels(problem)
+    small = (
+        2 * max(x_channels, y_channels) <= sides.lanes or tuning.PERMUTED_ROWS >= y_channels <= x_channels <= 2 * sides.lanes
+    )
+    return can_permute_groups(sides) and small
 
 
 def _in_one_row(problem: Problem) -> Problem:
@@ -45,9 +49,10 @@ def permuted_filter_plans(problem: Problem) -> FilterPlans:
     sides, sweep, taps = sides_of(problem), sweep_of(replace(problem, op="conv")), problem.window.tap_count
     size, lanes, moved = sides.size, sides.lanes, moved_bytes(problem)
     x_channels, y_channels = group_channels(problem)
-    rows, side_by_side = sorted((x_channels, y_channels))
-    together = lanes // side_by_side
-    vectors = ceil_div(problem.groups, together)
+    few, many = sorted((x_channels, y_channels))
+    together, lane_parts, row_parts = max(1, lanes // many), ceil_div(many, lanes), ceil_div(few, tuning.PERMUTED_ROWS)
+    rows = ceil_div(few, row_parts)
+    vectors = ceil_div(problem.groups, together) * lane_parts * row_parts
     vector_sums = taps * rows * lanes * sides.wide
     range_vectors = ceil_div(vectors, ceil_div(vectors * vector_sums, tuning.PERMUTED_SUMS_BYTES))
     d, h, w = sweep.axes
@@ -73,11 +78,14 @@ def permuted_filter_plans(problem: Problem) -> FilterPlans:
     columns = np.append(columns, np.broadcast_to([0, 0, 0], columns.shape), axis=1)
     in_filter = problem.channels_out * sides.wide, sides.wide  # distances of input and of output channels of a filter
     x_spread = x_channels < y_channels
+    row_taps = tap_kernel[2]
+    tile_taps = ceil_div(row_taps, ceil_div(row_taps, max(1, min(MOST_TAPS, MOST_SUMS // rows))))
     table_start = round_up(range_vectors * vector_sums, LINE)
     given = {
         "source": None, "dy": None, "sums": None, "sums_bytes": sums_bytes, "groups": problem.groups, "together": together,
-        "vectors": vectors, "ranges": ranges, "range_vectors": range_vectors, "x_channels": x_channels,
-        "y_channels": y_channels, "x_spread": int(x_spread), "orders": permute_orders(lanes, rows, side_by_side, sides.wide),
+        "vectors": vectors, "row_parts": row_parts, "lane_parts": lane_parts, "ranges": ranges, "range_vectors": range_vectors,
+        "x_channels": x_channels, "y_channels": y_channels, "row_taps": row_taps, "tile_taps": tile_taps,
+        "tap_step": w.phases[0].offsets.step * x_cell, "orders": permute_orders(lanes, rows, min(many, lanes), sides.wide),
         "taps": taps, "tap_table": tap_table(sweep, tap_kernel, [0, 0, 0], [1, 1, 1], columns),
         "depths": d.target_size, "rows": h.target_size, "cols": w.target_size, "all_rows": all_rows, "col_blocks": col_blocks,
         "block_cols": block_cols, "block_rows": block_rows, "blocks": blocks, "part_blocks": part_blocks,
@@ -86,6 +94,6 @@ def permuted_filter_plans(problem: Problem) -> FilterPlans:
         "sums_tap": x_channels * in_filter[0], "row_distance": in_filter[0 if x_spread else 1],
         "lane_distance": in_filter[1 if x_spread else 0],
     }  # fmt: skip
-    compiled = Variant("depthwise.permuted_filter", "products", problem.dtype.name, (("rows", rows),))
+    compiled = Variant("depthwise.permuted_filter", "products", problem.dtype.name, (("rows", rows), ("x_spread", x_spread)))
     products = make_plan(compiled, PermutedFilter, parts * ranges, table_start + 16 * block_rows, moved, given)
     return with_add(filter_shape_of, products, parts, sums_bytes)

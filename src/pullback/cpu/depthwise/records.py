@@ -166,14 +166,16 @@ class CellsFilterSeveralChannels(CellsSpread, CellsFilter):
 class PermutedFilter(Record):
     """permuted_filter_kernel.py: `together` groups to a vector; a piece takes range_vectors vectors and part_blocks blocks.
 
-    x_channels, y_channels: of a group. x_spread: whether x is the side that is permuted, by `orders`. all_rows: output rows of the
-    batch. step_*: strides. sums_bytes: of a part's sums, which lie as the filter does: sums_tap, row_distance, lane_distance.
+    x_channels, y_channels: of a group, in row_parts by lane_parts tiles where they are many. row_taps: of a row of the window,
+    tile_taps at a time, tap_step bytes apart in x. orders: of the permutes. all_rows: output rows of the batch. step_*: strides.
+    sums_bytes: of a part's sums, which lie as the filter does: sums_tap, row_distance, lane_distance.
     """
 
     ints = (
-        "source dy sums sums_bytes groups together vectors ranges range_vectors x_channels y_channels x_spread orders "
-        "taps tap_table depths rows cols all_rows col_blocks block_cols block_rows blocks part_blocks "
-        "step_d step_h step_w x_image x_plane x_row x_cell y_row y_cell table_start sums_tap row_distance lane_distance"
+        "source dy sums sums_bytes groups together vectors row_parts lane_parts ranges range_vectors x_channels y_channels "
+        "row_taps tile_taps tap_step orders taps tap_table depths rows cols all_rows col_blocks block_cols block_rows blocks "
+        "part_blocks step_d step_h step_w x_image x_plane x_row x_cell y_row y_cell table_start "
+        "sums_tap row_distance lane_distance"
     )
 
 

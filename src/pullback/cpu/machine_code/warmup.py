@@ -99,8 +99,9 @@ def _conv_shapes() -> Iterator[tuple[tuple[int, int, int], tuple[int, ...], int]
     lanes = machine().vector_bytes // 4
     for vectors, taps in product(range(1, 6), ((3,), (3, 3))):  # Winograd's tiles are as wide as the channels fill vectors
         yield (vectors * lanes, vectors * lanes, 1), taps, 1
-    for channels in range(1, lanes // 2 + 1):  # filter gradients of narrow groups hold a row of sums for each channel
-        yield (2 * channels, 2 * max(2, channels), 2), (3,), 1
+    for few in range(1, lanes // 2 + 1):  # filter gradients of narrow groups hold a row of sums for each channel of one side
+        yield (2 * max(2, few), 2 * few, 2), (3,), 1
+        yield (2 * few, 2 * few + 2, 2), (3,), 1
 
 
 def _conv_calls(task: Task, value: float) -> Iterator[tuple[Any, ...]]:
