@@ -18,7 +18,7 @@ import pullback as pb
 from pullback.cpu.engine.pieces import stream_from
 from pullback.cpu.engine.plan_cache import release_plans
 
-NAMES = ("slide", "flat", "slide_cells", "group_transposed", "group_planes", "group_cells")
+NAMES = ("slide", "flat", "slide_cells", "group_transposed", "group_planes", "group_cells", "permuted")
 
 WINDOWS: tuple[dict[str, Any], ...] = (
     {"kernel": (3, 3), "stride": 1, "padding": 1},

@@ -14,7 +14,7 @@ from pullback.cpu import crop
 from pullback.cpu.conv import cells, direct, pairs, pointwise
 from pullback.cpu.conv import ops as conv
 from pullback.cpu.depthwise import cells as group_cells
-from pullback.cpu.depthwise import flat, slide, slide_cells
+from pullback.cpu.depthwise import flat, permuted_filter, slide, slide_cells
 from pullback.cpu.depthwise import planes as group_planes
 from pullback.cpu.depthwise import transposed as group_transposed
 from pullback.cpu.pool import adaptive, channels, gather, phases, planes, rows, run, scatter, separable, transposed, whole
@@ -79,9 +79,9 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     )
 
 
-# By layout. channels_last: channels, gather, slide_cells, group_cells. channels_first: whole, separable, transposed, rows, phases
-# (with one channel, or for averages, also channels_last), slide, flat, group_transposed, group_planes, pointwise. Both: winners,
-# planes, scatter, winograd, cells, direct.
+# By layout. channels_last: channels, gather, permuted, slide_cells, group_cells. channels_first: whole, separable, transposed,
+# rows, phases (with one channel, or for averages, also channels_last), slide, flat, group_transposed, group_planes, pointwise.
+# Both: winners, planes, scatter, winograd, cells, direct.
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
@@ -136,6 +136,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "conv_grad_input": _sweeps("conv_grad_input"),
     "conv_grad_filter": (
         CROP,
+        Row("permuted", permuted_filter.can, permuted_filter.pays, permuted_filter.filter_gradient),
         *_groups(gradient=True),
         Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
         Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),

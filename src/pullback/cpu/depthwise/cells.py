@@ -1,6 +1,6 @@
 """`group_cells`: grouped convolutions in channels_last; forward and input gradient are one gather (cells_kernel.py).
 
-The filter gradient is in cells_filter.py.
+The filter gradient is in cells_filter.py, those of narrow groups in permuted_filter.py.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ from pullback.cpu.depthwise.common import (
     groups_pay,
     is_depthwise,
     near,
-    run_filter_gradient,
     run_padded_filter_gradient,
     run_padded_gather,
-    several_groups,
     wide,
 )
-from pullback.cpu.depthwise.permuted_filter import permuted_filter_plans, permutes
 from pullback.cpu.depthwise.records import CellsGather, CellsOneChannel, CellsPermuted, CellsSeveralChannels
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
@@ -53,8 +50,6 @@ def can(problem: Problem) -> str | None:
 
 def pays(problem: Problem) -> str | None:
     settled, is_near = near(problem)
-    if _permutes_filter(problem):
-        return several_groups(problem)
     if problem.groups == 1 or problem.op == "conv_grad_filter" or is_depthwise(problem) or not is_near:
         return groups_pay(problem)
     sides = sides_of(settled)
@@ -91,18 +86,7 @@ def _in_one_row(problem: Problem) -> Problem | None:
     return replace(problem, window=Window(cells, cells, (1,), (1,), (1,), (0,), (0,)))
 
 
-def _permutes_filter(problem: Problem) -> bool:
-    """Whether a filter gradient spreads its groups in registers: wherever it can, as it needs neither copies nor zeros."""
-    if problem.op != "conv_grad_filter" or is_depthwise(problem):
-        return False
-    settled, is_near = near(problem)
-    return is_near and permutes(settled)
-
-
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
-    if _permutes_filter(problem):
-        settled = near(problem)[0]
-        return run_filter_gradient(settled, permuted_filter_plans(settled), dy, x)
     return run_padded_filter_gradient(problem, dy, x, filter_plans)
 
 

@@ -1,4 +1,4 @@
-"""Plans of the filter gradient that lays groups of few channels side by side, channels_last; see permuted_filter_kernel.py."""
+"""`permuted`: filter gradients of groups of few channels, and of few channels of dy, channels_last (permuted_filter_kernel.py)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,59 @@ from pullback.cpu.conv.filter_gradient import axis_entries, tap_table
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_tables import can_permute_groups, permute_orders, sides_of
-from pullback.cpu.depthwise.common import group_channels
+from pullback.cpu.depthwise.common import group_channels, is_depthwise, near, run_filter_gradient
 from pullback.cpu.depthwise.partial_sums import FilterPlans, with_add
-from pullback.cpu.depthwise.permuted_filter_kernel import MOST_SUMS, MOST_TAPS
 from pullback.cpu.depthwise.records import PermutedFilter
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.machine_code.variants import Variant
+from pullback.cpu.refusals import ordinary
+from pullback.cpu.winograd import ops as winograd
 from pullback.problem import Problem
+from pullback.rules import Array
 from pullback.window import Window
 
 
-@planned
-def permutes(problem: Problem) -> bool:
-    """Whether vectors here can be permuted, and groups are small: two to a vector, or few channels of dy to spread for a cell."""
-    sides, (x_channels, y_channels) = sides_of(problem), group_channels(problem)
-    small = (
-        2 * max(x_channels, y_channels) <= sides.lanes or tuning.PERMUTED_ROWS >= y_channels <= x_channels <= 2 * sides.lanes
+def can(problem: Problem) -> str | None:
+    if problem.layout != "channels_last":
+        return "its vectors hold channels of one cell, and in channels_first these lie a plane apart"
+    if (refused := ordinary(problem)) is not None:
+        return refused
+    settled, is_near = near(problem)
+    if not is_near:
+        return "its taps lie too far apart"
+    return None if can_permute_groups(sides_of(settled)) else "vectors of this dtype cannot be permuted on this CPU"
+
+
+def pays(problem: Problem) -> str | None:
+    """Why it would take longer: the permutes of a cell are too many beside the products that each is used for."""
+    if is_depthwise(problem):
+        return "no channel is spread where groups have one"
+    settled, _ = near(problem)
+    lanes, (x_channels, y_channels) = sides_of(settled).lanes, group_channels(settled)
+    if problem.groups > 1:
+        if 2 * max(x_channels, y_channels) <= lanes or tuning.PERMUTED_ROWS >= y_channels <= x_channels <= 2 * lanes:
+            return None
+        return "it is for groups of which a vector holds two, or whose dy has few channels"
+    most = tuning.PERMUTED_BESIDE_WINOGRAD if _by_winograd(problem) else tuning.PERMUTED_DENSE
+    if most >= y_channels <= x_channels <= tuning.PERMUTED_MOST_LANES * lanes:
+        return None
+    return f"without groups it is for dy of at most {most} channels, and x of some more"
+
+
+def _by_winograd(problem: Problem) -> bool:
+    """Whether it is one of the small windows whose transforms save much."""
+    return (
+        max(problem.window.kernel) <= tuning.PERMUTED_WINOGRAD_TAPS
+        and winograd.can(problem) is None
+        and winograd.pays(problem) is None
     )
-    return can_permute_groups(sides) and small
+
+
+def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
+    settled, _ = near(problem)
+    return run_filter_gradient(settled, permuted_filter_plans(settled), dy, x)
 
 
 def _in_one_row(problem: Problem) -> Problem:
@@ -79,7 +112,9 @@ def permuted_filter_plans(problem: Problem) -> FilterPlans:
     in_filter = problem.channels_out * sides.wide, sides.wide  # distances of input and of output channels of a filter
     x_spread = x_channels < y_channels
     row_taps = tap_kernel[2]
-    tile_taps = ceil_div(row_taps, ceil_div(row_taps, max(1, min(MOST_TAPS, MOST_SUMS // rows))))
+    tile_taps = ceil_div(
+        row_taps, ceil_div(row_taps, max(1, min(tuning.PERMUTED_MOST_TAPS, tuning.PERMUTED_MOST_SUMS // rows)))
+    )
     table_start = round_up(range_vectors * vector_sums, LINE)
     given = {
         "source": None, "dy": None, "sums": None, "sums_bytes": sums_bytes, "groups": problem.groups, "together": together,

@@ -18,13 +18,12 @@ from numba.extending import intrinsic
 from pullback.cpu.conv.records import FilterTap
 from pullback.cpu.depthwise.emit_kernel import Emit, emit_loop, emit_permute, load_order
 from pullback.cpu.depthwise.records import PermutedFilter
+from pullback.cpu.depthwise.tuning import PERMUTED_MOST_SUMS, PERMUTED_MOST_TAPS
 from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.vectors import inline, outline, put_int, stay_outline
 
 tap_at = records_at(FilterTap)
-MOST_SUMS = 16  # in registers; the rest of them hold orders of permutes, and what is spread
-MOST_TAPS = 4  # of a tile
 CHAINS = 8  # sums that are added to in turn: a multiply-add waits for the one before
 
 
@@ -115,8 +114,10 @@ def _make_tile(lanes: Any, rows: int, x_spread: bool, taps: int) -> Any:
 def build(lanes: Any, rows: int, x_spread: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     get_wide, put_wide = lanes.get_wide, lanes.put_wide
-    most = max(1, MOST_SUMS // rows)
-    tile_1, tile_2, tile_3, tile_4 = (_make_tile(lanes, rows, x_spread, min(taps + 1, most)) for taps in range(MOST_TAPS))
+    most = max(1, PERMUTED_MOST_SUMS // rows)
+    tile_1, tile_2, tile_3, tile_4 = (
+        _make_tile(lanes, rows, x_spread, min(taps + 1, most)) for taps in range(PERMUTED_MOST_TAPS)
+    )
 
     @inline
     def tile(taps, x, y, tap_step, sums, tap_sums, orders, runs, cells):

@@ -47,7 +47,10 @@ SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2
 
 # permuted_filter.py: bytes of x and dy of a block, cells of a block at the least, bytes of a piece's sums.
 PERMUTED_BLOCK_BYTES, PERMUTED_CELLS, PERMUTED_SUMS_BYTES = 128 << 10, 64, 256 << 10
-PERMUTED_ROWS = 8  # sums of a vector of lanes at the most: the registers hold a permute's order beside each
+PERMUTED_ROWS = 8  # sums of a tap of a tile at the most: the registers hold a permute's order beside each
+PERMUTED_MOST_SUMS, PERMUTED_MOST_TAPS = 16, 4  # of a tile; other registers hold the orders, and what is spread
+# Without groups: channels of dy at the most, also where Winograd saves much (windows of so many taps along an axis); vectors of x.
+PERMUTED_DENSE, PERMUTED_BESIDE_WINOGRAD, PERMUTED_WINOGRAD_TAPS, PERMUTED_MOST_LANES = 7, 4, 3, 8
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
 PIECE_SUMS_BYTES = 4 << 20  # of all pieces of a filter gradient together, channels_last
 LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of its own
