@@ -17,10 +17,11 @@ from pullback.registry.promises import checked_reason, checked_run
 
 REFERENCE = "reference"
 CPU = "cpu"
+CUDA = "cuda"
 ENTRY_POINT_GROUP = "pullback.kernels"
 
 # Backends shipped with the package: the module's `register()` puts its kernels on the lists.
-BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", CPU: "pullback.cpu.kernel_list"}
+BUILTIN_BACKENDS = {REFERENCE: "pullback.reference", CPU: "pullback.cpu.kernel_list", CUDA: "pullback.cuda.kernel_list"}
 
 _kernels: dict[tuple[str, str], list[Kernel]] = {}
 _lock = lock_free_in_children(REGISTRY)  # re-entrant: plug-ins register kernels while they are loaded
@@ -137,18 +138,18 @@ def _load_plugin(point: EntryPoint) -> None:
 
 
 def backends() -> tuple[str, ...]:
-    """Names of all backends that have kernels."""
+    """Names of all backends that have kernels for arrays in the CPU's memory. (Those of a GPU run on `CUDA`, unasked.)"""
     _load()
     with _lock:
-        return tuple(sorted({backend for (_, backend), kernels in _kernels.items() if kernels}))
+        return tuple(sorted({backend for (_, backend), kernels in _kernels.items() if kernels} - {CUDA}))
 
 
 def kernels_for(op: str, backend: str) -> tuple[Kernel, ...]:
-    """The kernels tried for an op on a backend, in order: its own, then the reference."""
+    """The kernels tried for an op on a backend, in order: its own, then (where arrays are NumPy's) the reference."""
     _load()
     with _lock:
         own = _kernels.get((op, backend), [])
-        rest = [] if backend == REFERENCE else _kernels.get((op, REFERENCE), [])
+        rest = [] if backend in (REFERENCE, CUDA) else _kernels.get((op, REFERENCE), [])
         return (*own, *rest)
 
 

@@ -1,0 +1,72 @@
+"""Tests of the cuda backend. Without a GPU its kernels run in Triton's interpreter, on tensors in the CPU's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
+
+HAS_TRITON = find_spec("triton") is not None and find_spec("torch") is not None
+collect_ignore_glob = [] if HAS_TRITON else ["test_*.py"]
+
+Run = Callable[..., Any]
+
+
+def _prepare(op: str) -> Any:
+    from pullback.ops.explain import PREPARE
+
+    return PREPARE[op]
+
+
+@pytest.fixture
+def on_gpu() -> Run:
+    """on_gpu("conv", *arrays and numbers, kernel="name", **keywords): the op on the cuda backend, NumPy arrays in and out."""
+    import torch
+
+    from pullback.cuda import call
+
+    device = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+
+    def tensor(value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.ndim < 3:
+            return value
+        if value.dtype.name == "bfloat16":
+            return torch.from_numpy(np.ascontiguousarray(value).view(np.int16)).view(torch.bfloat16).to(device)
+        return torch.from_numpy(np.ascontiguousarray(value)).to(device)
+
+    def array(found: Any) -> Any:
+        if isinstance(found, tuple):
+            return tuple(map(array, found))
+        if found.dtype is torch.bfloat16:
+            import ml_dtypes
+
+            return found.contiguous().view(torch.int16).cpu().numpy().view(ml_dtypes.bfloat16)
+        return found.cpu().numpy()
+
+    def run(op: str, *args: Any, kernel: str | None = None, **keywords: Any) -> Any:
+        given = [tensor(value) for value in args]
+        if kernel is None:
+            return array(call.run(_prepare(op), *given, **keywords))
+        with pb.kernel(kernel):
+            return array(call.run(_prepare(op), *given, **keywords))
+
+    return run
+
+
+@pytest.fixture
+def reference() -> Run:
+    """reference("conv", ...): the same call on the reference backend."""
+
+    def run(op: str, *args: Any, **keywords: Any) -> Any:
+        with pb.backend("reference"):
+            return getattr(pb, op)(*args, **keywords)
+
+    return run
