@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pullback.cuda import reasons
+from pullback.cuda.conv import choice as conv
+from pullback.cuda.depthwise import choice as depthwise
 from pullback.registry import CUDA, Accepts, add_kernel
 
 
@@ -24,10 +26,24 @@ class Row(NamedTuple):
 
 TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (Row("windows", reasons.max_pool, None, "pool.forward:max_pool"),),
-    "avg_pool": (Row("windows", reasons.pool, None, "pool.forward:avg_pool"),),
+    "avg_pool": (Row("windows", reasons.not_empty, None, "pool.forward:avg_pool"),),
     "max_pool_grad": (Row("winners", reasons.max_pool, None, "pool.gradient:from_x"),),
-    "max_pool_grad_from_winners": (Row("gather", reasons.pool, None, "pool.gradient:from_winners"),),
-    "avg_pool_grad": (Row("gather", reasons.pool, None, "pool.gradient:avg_pool"),),
+    "max_pool_grad_from_winners": (Row("gather", reasons.not_empty, None, "pool.gradient:from_winners"),),
+    "avg_pool_grad": (Row("gather", reasons.not_empty, None, "pool.gradient:avg_pool"),),
+    "conv": (
+        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.forward:conv"),
+        Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv"),
+    ),
+    "conv_grad_input": (
+        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.input_gradient:conv_grad_input"),
+        Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv_grad_input"),
+        Row("few_channels", conv.can_few_channels, conv.few_channels_pay, "conv.few_channels:conv_grad_input"),
+    ),
+    "conv_grad_filter": (
+        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.filter_gradient:conv_grad_filter"),
+        Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv_grad_filter"),
+        Row("few_channels", conv.can_few_channels, conv.few_channels_pay, "conv.few_channels:conv_grad_filter"),
+    ),
 }
 
 

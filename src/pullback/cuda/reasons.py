@@ -1,12 +1,11 @@
-"""Why kernels of the cuda backend cannot run a problem, or would lose. Imports nothing of a GPU's."""
+"""Why kernels of the cuda backend cannot run a problem, where several say the same. Imports nothing of a GPU's."""
 
 from __future__ import annotations
 
 from pullback.problem import AnyProblem
 
 
-def pool(problem: AnyProblem) -> str | None:
-    """Any pooling, but for empty arrays."""
+def not_empty(problem: AnyProblem) -> str | None:
     if 0 in problem.input_shape or 0 in problem.output_shape:
         return "there is nothing to compute in an empty array"
     return None
@@ -15,5 +14,5 @@ def pool(problem: AnyProblem) -> str | None:
 def max_pool(problem: AnyProblem) -> str | None:
     rule = getattr(problem, "winner", None)
     if rule is not None and (rule.above is not None or rule.nan == "leading"):
-        return "its rule for winners is of a dialect's, whose arrays are NumPy's"
-    return pool(problem)
+        return "its rule for winners is a dialect's, whose arrays are NumPy's"
+    return not_empty(problem)

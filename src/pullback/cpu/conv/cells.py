@@ -147,7 +147,7 @@ def cells_plan(problem: Problem, order: FilterOrder, padded: bool = True) -> Con
         "row_phases": len(w.phases),
         "plane_bytes": plane, "block_channels": block_channels, "terms": terms,
         "phase_table": phase_table(sweep, starts, grid, (0, 0, 0), kept),
-        "padded": int(sweep.is_padded), "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
+        "buffer_start": buffer_start, "buffer_row": buffer_row, "table_start": table_start,
         "range_start": range_start, "most_taps": taps,
     }  # fmt: skip
     pieces = sweep.images * d.bases * given["row_blocks"] * given["col_blocks"] * sweep.groups

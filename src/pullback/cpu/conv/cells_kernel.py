@@ -51,8 +51,9 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     @inline
     def pack_block(args, x, scratch, d0, h0, h1, w0, w1, channels):
         """The source cells of a block, with their halo, into the planes of their channels."""
-        if args.padded:
-            fill_zero(scratch, channels * args.plane_bytes)
+        # Also where nothing is padded: between rows lies what scratch held, and as numbers that may be denormal, which some CPUs
+        # take a hundred cycles for.
+        fill_zero(scratch, channels * args.plane_bytes)
         step, hop_w = args.grid_w * args.hop_w, args.hop_w
         for d in range(args.reach_d):
             depth = d0 * args.step_d + args.low_d + d * args.grid_d

@@ -40,7 +40,7 @@ tap_at, runs_at = records_at(FilterTap), records_at(Runs)
 def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
     V, SIZE, WIDE = lanes.count, lanes.size, lanes.compute_size
     load, load_some, store_some, load_wide_some = lanes.load, lanes.load_some, lanes.store_some, lanes.load_wide_some
-    store_wide = lanes.store_wide
+    store_wide, splat = lanes.store_wide, lanes.splat
     PAIRS = lanes.pairs
     pack_row = make_pack_row(lanes, channels_first=channels_first)
     pack_pairs, pack_pair_panel = make_pack_cell_pairs(lanes, channels_first=channels_first)
@@ -50,9 +50,16 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
 
     @outline
     def pack_panel(source, channel_bytes, cell_bytes, cells, n, target, width):
-        """A run of cells, `width` channels of each side by side; channels past n are rubbish that is never stored."""
+        """A run of cells, `width` channels of each side by side; channels past n are zeros, though never stored: what scratch
+        held may be denormal as numbers, each of which costs some CPUs a hundred cycles.
+        """
         stay_outline()
         if channels_first:
+            if n < width:
+                zero = splat(0.0)
+                for q in range(cells):
+                    for j in range(n // V * V, width, V):
+                        store_wide(target + (q * width + j) * WIDE, zero, V)
             transpose(source, channel_bytes, target, width * WIDE, n, cells)
         elif n == 2 * V:
             for q in range(cells):

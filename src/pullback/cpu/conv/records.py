@@ -101,11 +101,11 @@ class TapList(Record):
 class CellsSweep(Blocked):
     """line_places: places of a row; split_places: places of one split (row residue, column residue) of a plane.
 
-    row_phases: phases along a row. padded: some base reads a cell that is not there. buffer_row: bytes of the results of an
-    output channel. table_start, range_start: scratch for the places of up to most_taps weights, and for lists of taps.
+    row_phases: phases along a row. buffer_row: bytes of the results of an output channel. table_start,
+    range_start: scratch for the places of up to most_taps weights, and for lists of taps.
     """
 
-    ints = "line_places split_places row_phases plane_bytes padded buffer_row table_start range_start most_taps"
+    ints = "line_places split_places row_phases plane_bytes buffer_row table_start range_start most_taps"
 
 
 class LaneRange(Record):

@@ -168,6 +168,8 @@ def build(lanes: Any) -> dict[str, Any]:
             limit = args.source + args.units // args.blocks * owned
             unit_bytes = owned // args.blocks
             ahead_bytes = unit_bytes // (args.phases * ((args.group_out_channels + PLANE_OUTS - 1) // PLANE_OUTS))
+            # Between rows lies what scratch held: as numbers that may be denormal, which some CPUs take a hundred cycles for.
+            fill_zero(scratch + args.area_start, args.sum_start - args.area_start)
             for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
                 ahead = args.source + (unit + 1) * unit_bytes  # about where the source of the next unit is
                 owner = unit // args.blocks  # an image's group

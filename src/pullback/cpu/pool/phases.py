@@ -139,6 +139,7 @@ def avg_grad_plan(problem: Problem) -> Plan:
     per_piece, pieces = cut_pieces(shape.images * blocks, shape.moved_bytes)
     in_scratch, area_start = _in_scratch(shape, block_rows * pitch, stride_h, stride_w)
     row_div, col_div = divisors(problem)
+    areas_bytes = (most * area + pitch) * shape.wide + slack()
     given = in_scratch | {
         "dy": None, "dx": None, "depth_readers": reader_table(depth_readers), "per_piece": per_piece,
         "units": shape.images * blocks, "blocks": blocks, "block_rows": block_rows,
@@ -147,10 +148,12 @@ def avg_grad_plan(problem: Problem) -> Plan:
         "channels": shape.channels, "ptr": ptr, "shifts": shifts,
         "streams": int(streams(shape.input_bytes) and shape.in_row * shape.size % LINE == 0),
         "low_h": low_h, "places_h": places_h, "low_w": low_w, "places_w": places_w, "area_start": area_start, "area": area,
+        "areas_bytes": areas_bytes,
         "row_div": row_div, "col_div": wide_row(shape, col_div), "uniform": uniform_divisor(row_div, col_div),
     }  # fmt: skip
-    scratch = area_start + (most * area + pitch) * shape.wide + slack()
-    return make_plan(variant(problem, "phases", "avg_grad"), PhasesAvgGrad, pieces, scratch, shape.moved_bytes, given)
+    return make_plan(
+        variant(problem, "phases", "avg_grad"), PhasesAvgGrad, pieces, area_start + areas_bytes, shape.moved_bytes, given
+    )
 
 
 def _reach(window: Window, axis: int) -> tuple[int, int]:

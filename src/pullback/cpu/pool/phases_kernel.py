@@ -20,7 +20,7 @@ from pullback.cpu.pool.false_winners_kernel import has_false_winner
 from pullback.cpu.pool.records import PhasesAvgGrad, PhasesMaxGrad
 from pullback.cpu.pool.windows_kernel import readers_of
 from pullback.cpu.simd.interleave import make_rows
-from pullback.cpu.simd.native import LINE, fence
+from pullback.cpu.simd.native import LINE, fence, fill_zero
 from pullback.cpu.simd.vectors import choose, equal, get_int, inline, outline, put_int, stay_outline
 
 
@@ -252,6 +252,9 @@ def build(lanes: Any) -> dict[str, Any]:
         per_depth = args.blocks // args.in_depth
         areas, pitch = scratch + args.area_start, args.places_w * args.channels
         at_once = args.channels == 1 and (args.stride_w == 2 or args.stride_w == 4)
+        fill_zero(
+            areas, args.areas_bytes
+        )  # what they held behind rows may be denormal as numbers: some CPUs take long for those
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows

@@ -15,6 +15,7 @@ from pullback.cpu.pool.records import PlanesAvgForward, PlanesMaxForward
 from pullback.cpu.pool.rules_kernel import MINUS_INFINITY, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_read, lines_of, taps_inside
 from pullback.cpu.simd.interleave import make_rows
+from pullback.cpu.simd.native import fill_zero
 from pullback.cpu.simd.vectors import (
     any_lane,
     choose,
@@ -172,6 +173,9 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         out_depth, out_rows = depth_axis.outputs, row_axis.outputs
         pitch, length = args.places_w * args.channels, col_axis.outputs * args.channels
         sums, per_depth = scratch + args.sum_start, args.blocks // out_depth
+        fill_zero(
+            scratch, args.sum_start
+        )  # what it held between rows may be denormal as numbers: some CPUs take long for those
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             image, b = unit // args.blocks, unit % args.blocks
             depth, first = b // per_depth, b % per_depth * args.block_rows

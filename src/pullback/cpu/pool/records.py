@@ -200,7 +200,7 @@ class PhasesMaxGrad(Phases):
 class PhasesAvgGrad(Phases):
     """Planes of dy unpacked into scratch. uniform: the divisor that all windows share, or 0: then rows of dy are divided first."""
 
-    ints = "cols low_h places_h low_w places_w area_start area depth_readers row_div col_div uniform"
+    ints = "cols low_h places_h low_w places_w area_start area areas_bytes depth_readers row_div col_div uniform"
 
 
 class Scatter(Record):

@@ -23,7 +23,7 @@ from pullback.cpu.pool.records import (
     TransposedMaxForward,
     TransposedMaxGrad,
 )
-from pullback.cpu.simd.native import call_piece, copy_bytes
+from pullback.cpu.simd.native import call_piece, copy_bytes, fill_zero
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import inline
@@ -90,6 +90,12 @@ def build(lanes: Any) -> dict[str, Any]:
         return area - block.first_target * args.target_row * args.lanes * wide
 
     @inline
+    def clear_spare_lanes(args, scratch, count):
+        """What lanes behind the last plane held may be denormal as numbers, and some CPUs take a hundred cycles to add those."""
+        if count < args.lanes:
+            fill_zero(scratch, args.target_start)
+
+    @inline
     def inner_of(args, scratch):
         """The arguments of the inner kernel: a copy of this thread's own, with its scratch behind."""
         copy_bytes(scratch + args.inner_start, args.inner_block, 8 * args.inner_words)
@@ -124,6 +130,7 @@ def build(lanes: Any) -> dict[str, Any]:
         values = scratch + args.target_start
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             plane, count, block = unit_of(args, unit)
+            clear_spare_lanes(args, scratch, count)
             inner.x = take(args, enter, args.x, SIZE, scratch, WIDE, plane, count, block)
             inner.y = before(args, values, WIDE, block)
             call_piece(args.inner, arguments, unit % args.blocks, rest)
@@ -135,6 +142,7 @@ def build(lanes: Any) -> dict[str, Any]:
         values, codes = scratch + args.target_start, scratch + args.code_start
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             plane, count, block = unit_of(args, unit)
+            clear_spare_lanes(args, scratch, count)
             inner.dy = take(args, enter, args.dy, SIZE, scratch, WIDE, plane, count, block)
             inner.winners = take(args, move_codes, args.winners, WINNER, codes, WINNER, plane, count, block)
             inner.dx = before(args, values, WIDE, block)
@@ -147,6 +155,7 @@ def build(lanes: Any) -> dict[str, Any]:
         values = scratch + args.target_start
         for unit in range(piece * args.per_piece, min(piece * args.per_piece + args.per_piece, args.units)):
             plane, count, block = unit_of(args, unit)
+            clear_spare_lanes(args, scratch, count)
             inner.dy = take(args, enter, args.dy, SIZE, scratch, WIDE, plane, count, block)
             inner.dx = before(args, values, WIDE, block)
             call_piece(args.inner, arguments, unit % args.blocks, rest)

@@ -66,7 +66,7 @@ def by_phases(
             reads = (d < READ[0]) & (h < READ[1])
             there = inside & (d < SIZE[0]) & (h < SIZE[1])
             FIRST: tl.constexpr = (pd * PH + ph) * PW
-            if LAST or (PW & (PW - 1)) != 0 or PW != S[2]:
+            if LAST or (PW & (PW - 1)) != 0 or S[2] != PW:
                 for pw in tl.static_range(PW):
                     w = bw * S[2] + pw
                     value = tl.where(reads & (w < READ[2]), sums[FIRST + pw], 0.0).to(dx.dtype.element_ty)

@@ -1,0 +1,22 @@
+"""Where depthwise kernels can run, and where they pay. Imports nothing of a GPU's."""
+
+from __future__ import annotations
+
+from pullback.cuda.reasons import not_empty
+from pullback.problem import Problem
+
+MOST_ALONG_AXIS = 11
+MOST_TAPS = 343
+
+
+def can(problem: Problem) -> str | None:
+    if problem.groups != problem.channels_in or problem.channels_in != problem.channels_out:
+        return "it is for groups of one channel in and one out"
+    window = problem.window
+    if max(window.kernel) > MOST_ALONG_AXIS or window.tap_count > MOST_TAPS:
+        return f"its windows have up to {MOST_ALONG_AXIS} taps along an axis and {MOST_TAPS} in all"
+    return not_empty(problem)
+
+
+def pays(problem: Problem) -> str | None:
+    return None
