@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo check docs test environments lint types unit test-torch test-jax test-peers test-ort-training test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo check docs test environments lint types unit test-torch test-cuda test-jax test-peers test-ort-training test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -55,6 +55,19 @@ unit: $(VENV)/ready
 # Passive: idle OpenMP threads of one worker would spin on the cores of the other.
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
 	OMP_WAIT_POLICY=PASSIVE $(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch
+
+# With a PyTorch for this GPU, which no environment made here has: PYTHON, with PyTorch, Triton, pytest and this package installed.
+test-cuda: ## the kernels of the cuda backend on this machine's GPU, with compute-sanitizer's memcheck and racecheck where it is installed
+	@if ! $(HAS_GPU); then echo 'there is no NVIDIA GPU here: nothing to test'; exit 0; fi; \
+	set -ex; export TRITON_INTERPRET=0; $(ON_GPU); \
+	if command -v compute-sanitizer >/dev/null; then \
+		for tool in memcheck racecheck; do compute-sanitizer --tool $$tool --error-exitcode 1 $(ON_GPU); done; \
+	else echo 'compute-sanitizer is not installed here: memory and races were not checked'; fi
+
+# Asked of the driver itself.
+HAS_GPU := $(PYTHON) -c "import ctypes as c; d = c.CDLL('libcuda.so.1'); n = c.c_int(); \
+	exit(d.cuInit(0) or d.cuDeviceGetCount(c.byref(n)) or not n.value)" 2>/dev/null
+ON_GPU := $(PYTHON) -m pytest -m torch tests/with_triton
 
 test-jax: $(JAX_VENV)/ready ## the tests of pullback.jax, in an environment of their own
 	$(JAX_VENV)/$(BIN)/python $(PYTEST) -m jax
@@ -147,11 +160,11 @@ $(VENV)/ready: pyproject.toml
 # pip, not another installer: it takes the CPU build of PyTorch where one lies on disk.
 $(TORCH_VENV)/ready: pyproject.toml tools/torch.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx,cuda]'
 	touch $@
 
 $(TORCH_VENV)/ready-peers: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx,peers]'
+	$(TORCH_VENV)/$(BIN)/python $(PIP) -c tools/torch.txt --editable '.[cli,test,test-exports,torch,onnx,cuda,peers]'
 	touch $@
 
 $(JAX_VENV)/ready: pyproject.toml

@@ -22,15 +22,20 @@ CASES: dict[str, Case] = {
     "more out than in": ((5, 6), (3, 3), 1, 1, 1, 3, 4, 8),
     "more in than out": ((5, 6), (3, 3), 1, 1, 1, 3, 6, 3),
     "no power of two": ((5, 6), (3, 3), 1, 1, 1, 5, 3, 3),
-    "wide groups": ((5, 4), (3, 3), 1, 1, 1, 2, 24, 24),
-    "widest groups": ((4, 4), (3, 3), 2, 1, 1, 2, 32, 32),
+    "wide groups": ((3, 4), (2, 3), 1, 1, 1, 2, 24, 24),
+    "widest groups": ((4, 4), (2, 2), 2, 1, 1, 2, 32, 32),
     "multiplier": ((5, 6), (3, 3), 1, 1, 1, 6, 1, 2),
     "1x1": ((5, 6), (1, 1), 1, 1, 0, 2, 8, 8),
     "1-D": ((17,), (5,), 2, 1, 2, 4, 4, 4),
     "3-D": ((3, 4, 5), (3, 2, 3), (1, 2, 1), 1, 1, 2, 4, 4),
     "3-D stride": ((4, 3, 5), (2, 2, 2), 3, 1, 1, 2, 4, 4),
-    "large window": ((7, 7), (5, 5), 1, 1, 2, 1 + 1, 4, 4),
+    "large window": ((7, 7), (5, 5), 1, 1, 2, 2, 4, 4),
 }
+SMALL: dict[str, Case] = {
+    "small": ((4, 3), (2, 3), 1, 1, 1, 3, 2, 3),
+    "small stride": ((5, 4), (2, 2), 2, 1, ((-1, -1), (1, 0)), 3, 3, 2),
+}
+ignore_invalid = pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, which Triton's interpreter computes with
 LAYOUTS = ("channels_last", "channels_first")
 
 
@@ -65,8 +70,7 @@ def check_all(on_gpu: Any, reference: Any, x: Any, f: Any, keywords: dict[str, A
     check(on_gpu, reference, "grouped", "conv_grad_filter", dy, x, f.shape, **keywords)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "layout"), [(name, LAYOUTS[i % 2]) for i, name in enumerate(CASES)])
 def test_cases(on_gpu: Any, reference: Any, name: str, layout: str) -> None:
     check_all(on_gpu, reference, *arrays(CASES[name], layout))
 
@@ -79,11 +83,13 @@ def test_half_precision(on_gpu: Any, reference: Any, dtype: str, layout: str) ->
     check_all(on_gpu, reference, *arrays(CASES["stride"], layout, dtype, batch=1))
 
 
+@ignore_invalid
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["3x3", "stride", "cropped", "no power of two"])
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_what_is_not_finite_reaches_only_what_reads_it(on_gpu: Any, reference: Any, name: str, layout: str, value: float) -> None:
-    x, f, keywords = arrays(CASES[name], layout)
+@pytest.mark.parametrize(("name", "value"), [("small", np.inf), ("small stride", np.nan)])
+def test_what_is_not_finite_reaches_only_what_reads_it(
+    on_gpu: Any, reference: Any, name: str, layout: str, value: float
+) -> None:
+    x, f, keywords = arrays(SMALL[name], layout, batch=1)
     dy = like_y(x, f, keywords)
     for flat in (x.ravel(), dy.ravel()):
         flat[len(flat) // 2] = value
@@ -92,9 +98,10 @@ def test_what_is_not_finite_reaches_only_what_reads_it(on_gpu: Any, reference: A
     check(on_gpu, reference, "grouped", "conv_grad_filter", dy, x, f.shape, **keywords)
 
 
+@ignore_invalid
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_infinite_weights_and_gradients_at_the_border(on_gpu: Any, reference: Any, layout: str) -> None:
-    x, f, keywords = arrays(CASES["3x3"], layout)
+    x, f, keywords = arrays(SMALL["small"], layout, batch=1)
     dy = like_y(x, f, keywords)
     f.ravel()[0] = dy.ravel()[0] = np.inf
     check(on_gpu, reference, "grouped", "conv", x, f, **keywords)

@@ -1,57 +1,65 @@
-"""Arrays in the memory of a GPU: what they are, as PyTorch's tensors over the same memory, and results of the caller's kind.
+"""Calls of the ops on arrays in the memory of a GPU, of any library that has `__dlpack__`: results are of the same library.
 
-Whoever has such an array has imported its library; PyTorch, which is our allocator and knows the streams, is imported with the
-first of them.
+PyTorch is our allocator and knows the streams: arrays come as its tensors over the same memory, and go back without a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
+from pullback.ops.foreign_arrays import is_device_array, library_of, refuse_recorded
+from pullback.registry import CUDA, KernelError, why_unavailable
+from pullback.shown import shown
 
-if TYPE_CHECKING:
+MODULES = {"jaxlib": "jax.dlpack", "jax": "jax.dlpack"}  # where a library keeps from_dlpack, if not at its top
+
+
+def run_on_arrays(prepare: Callable[..., tuple[Any, ...]], out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """An op on arrays of one GPU."""
+    op = prepare.__name__.removeprefix("prepare_")
+    why = why_unavailable(CUDA)
+    if why is not None:
+        raise KernelError(f"{op}: {why}")
     import torch
 
-DLPACK_CUDA = 2  # kDLCUDA
-NEEDS = "arrays of a GPU need PyTorch with CUDA, and Triton: pip install 'pullback[cuda]'"
+    from pullback.cuda import call
+
+    like = next(value for value in args if is_device_array(value))
+    given, devices = [], set()
+    for position, value in enumerate(args):
+        if is_device_array(value):
+            refuse_recorded(op, f"argument {position + 1}", value)
+            value = value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
+            devices.add(value.device)
+        given.append(value)
+    if len(devices) > 1:
+        raise ValueError(f"{op}: the arrays are on {' and '.join(sorted(map(str, devices)))}; move them to one device")
+    found = call.run(prepare, *given, **keywords)
+    if out is not None:
+        return _into(op, out, found)
+    return tuple(_as_theirs(like, part) for part in found) if isinstance(found, tuple) else _as_theirs(like, found)
 
 
-def is_device_array(value: Any) -> bool:
-    """Whether a value is an array in the memory of an NVIDIA GPU, of whatever library."""
-    ask = getattr(value, "__dlpack_device__", None)
-    if ask is None or type(value) is np.ndarray:
-        return False
-    try:
-        return int(ask()[0]) == DLPACK_CUDA
-    except Exception:  # what cannot say where it is (a traced array) is looked at by the checks of the op
-        return False
-
-
-def any_device_array(values: Iterable[Any]) -> bool:
-    return any(map(is_device_array, values))
-
-
-def as_tensor(value: Any) -> torch.Tensor:
-    """A tensor over the array's memory, ready on the current stream."""
-    try:
-        import torch
-    except ImportError:
-        raise ImportError(NEEDS) from None
-    return value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
-
-
-def result_like(value: Any, tensor: torch.Tensor) -> Any:
-    """A result as an array of the library that `value` is of."""
-    library = type(value).__module__.partition(".")[0]
+def _as_theirs(like: Any, tensor: Any) -> Any:
+    """A result as an array of the library that `like` is of."""
+    library = library_of(like)
     if library == "torch":
         return tensor
-    dense = tensor.contiguous()
-    if library == "jaxlib":
-        library = "jax.dlpack"
-    try:
-        return import_module(library).from_dlpack(dense)
-    except (ImportError, AttributeError):
-        return dense
+    module = import_module(MODULES.get(library, library))
+    if not hasattr(module, "from_dlpack"):
+        return tensor
+    return module.from_dlpack(tensor.contiguous())
+
+
+def _into(op: str, out: Any, found: Any) -> Any:
+    import torch
+
+    if not is_device_array(out):
+        raise TypeError(f"{op}: out must be an array of the same GPU, not {shown(out)}")
+    target = out if isinstance(out, torch.Tensor) else torch.from_dlpack(out)
+    if isinstance(found, tuple) or target.shape != found.shape or target.dtype != found.dtype:
+        raise ValueError(f"{op}: out has shape {tuple(target.shape)} and dtype {target.dtype}, the result another")
+    target.copy_(found)
+    return out

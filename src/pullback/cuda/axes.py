@@ -36,11 +36,13 @@ class Axes(NamedTuple):
     def phase_count(self) -> int:
         return prod(min(n, s) for n, s in zip(self.size, self.stride, strict=True))
 
-    def tile_grid(self, cells: Three) -> tuple[int, int]:
-        """(rows, columns) of all tiles over images of these cells."""
+    def tile_grid(self, cells: Three, lines: bool = False) -> tuple[int, int]:
+        """(rows, columns) of all tiles over images of these cells; `lines`: in channels_first one row for each line of cells."""
         depth, height, width = cells
-        lines = self.images * depth * height
-        return (lines * width, self.channels) if self.last else (lines, width)
+        count = self.images * depth * height
+        if lines and not self.last:
+            return count, width
+        return (count * width, self.channels) if self.last else (1, count * width)
 
     def readers(self) -> tuple[Three, Three, Three, Three, Three]:
         """(g, step, dilation step, inverse, most readers) of the axes, by which a cell finds the outputs that read it: output
@@ -54,7 +56,7 @@ class Axes(NamedTuple):
 
 
 def _three(values: Any, missing: int) -> Three:
-    return (*(missing,) * (3 - len(values)), *values)  # type: ignore[return-value]
+    return (*(missing,) * (3 - len(values)), *values)
 
 
 @lru_cache(MOST_KEPT)

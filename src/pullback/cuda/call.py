@@ -30,7 +30,8 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise ImportError("bfloat16 arrays need the package ml_dtypes: pip install 'pullback[bfloat16]'") from None
-        return np.dtype(ml_dtypes.bfloat16)
+        half: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return half
     return np.dtype(str(dtype).removeprefix("torch."))
 
 

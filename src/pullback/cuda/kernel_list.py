@@ -25,24 +25,37 @@ class Row(NamedTuple):
 
 
 TABLES: dict[str, tuple[Row, ...]] = {
-    "max_pool": (Row("windows", reasons.max_pool, None, "pool.forward:max_pool"),),
-    "avg_pool": (Row("windows", reasons.not_empty, None, "pool.forward:avg_pool"),),
+    "max_pool": (
+        Row("windows", reasons.max_pool, reasons.small_windows, "pool.forward:max_pool"),
+        Row("large_windows", reasons.max_pool, None, "pool.forward:max_pool"),
+    ),
+    "avg_pool": (
+        Row("windows", reasons.not_empty, reasons.small_windows, "pool.forward:avg_pool"),
+        Row("large_windows", reasons.not_empty, None, "pool.forward:avg_pool"),
+    ),
     "max_pool_grad": (Row("winners", reasons.max_pool, None, "pool.gradient:from_x"),),
     "max_pool_grad_from_winners": (Row("gather", reasons.not_empty, None, "pool.gradient:from_winners"),),
+    "max_pool_grad_from_indices": (Row("sorted", reasons.not_empty, None, "library:max_pool_grad_from_indices"),),
+    "max_pool_jvp": (Row("take", reasons.max_pool, None, "library:max_pool_jvp"),),
+    "max_pool_jvp_from_winners": (Row("take", reasons.not_empty, None, "library:max_pool_jvp_from_winners"),),
+    "max_pool_jvp_from_indices": (Row("take", reasons.not_empty, None, "library:max_pool_jvp_from_indices"),),
     "avg_pool_grad": (Row("gather", reasons.not_empty, None, "pool.gradient:avg_pool"),),
     "conv": (
-        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.forward:conv"),
+        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.gather:conv"),
         Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv"),
+        Row("cudnn", reasons.not_empty, None, "library:conv"),
     ),
     "conv_grad_input": (
-        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.input_gradient:conv_grad_input"),
+        Row("depthwise", depthwise.can, depthwise.pays, "depthwise.gather:conv_grad_input"),
         Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv_grad_input"),
         Row("few_channels", conv.can_few_channels, conv.few_channels_pay, "conv.few_channels:conv_grad_input"),
+        Row("cudnn", reasons.not_empty, None, "library:conv_grad_input"),
     ),
     "conv_grad_filter": (
         Row("depthwise", depthwise.can, depthwise.pays, "depthwise.filter_gradient:conv_grad_filter"),
         Row("grouped", conv.can_grouped, conv.grouped_pays, "conv.grouped:conv_grad_filter"),
         Row("few_channels", conv.can_few_channels, conv.few_channels_pay, "conv.few_channels:conv_grad_filter"),
+        Row("cudnn", reasons.not_empty, None, "library:conv_grad_filter"),
     ),
 }
 

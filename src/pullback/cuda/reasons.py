@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pullback.problem import AnyProblem
+from pullback.problem import AnyProblem, Problem
+
+MOST_TAPS = 64
 
 
 def not_empty(problem: AnyProblem) -> str | None:
@@ -16,3 +18,10 @@ def max_pool(problem: AnyProblem) -> str | None:
     if rule is not None and (rule.above is not None or rule.nan == "leading"):
         return "its rule for winners is a dialect's, whose arrays are NumPy's"
     return not_empty(problem)
+
+
+def small_windows(problem: Problem) -> str | None:
+    """Why a reduction would be faster, as PyTorch has it."""
+    if problem.window.tap_count > MOST_TAPS:
+        return f"windows of more than {MOST_TAPS} cells are better reduced by many threads each"
+    return None

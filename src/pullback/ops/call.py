@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from pullback.ops.arguments import FEWEST_AXES, check_shape
+from pullback.ops.foreign_arrays import any_device_array
 from pullback.problem import AnyProblem
 from pullback.registry import chosen_kernel, selection
 from pullback.rules import Array
@@ -60,6 +61,8 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, out: Array | Non
                 tokens.append(value if kind is int or kind is str or value is None else token(value))
         key = tuple(tokens)
     except NotComparableError:
+        if any_device_array(args):
+            return cast(Array, _on_device(prepare, out, args, keywords))
         if any_traced(args):
             return _traced(prepare.__name__.removeprefix("prepare_"), out, args, keywords)
         arrays = [value for value in args if type(value) is np.ndarray]
@@ -77,6 +80,14 @@ def run_op(prepare: Callable[..., tuple[Any, ...]], *args: Any, out: Array | Non
         arrays = prepared
     result: Array = run(problem, *arrays) if out is None else _run_into(out, run, problem, arrays)
     return result
+
+
+def _on_device(prepare: Callable[..., tuple[Any, ...]], out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """On arrays of a GPU, which come back as such."""
+    from pullback.cuda.arrays import run_on_arrays
+
+    found: Any = run_on_arrays(prepare, out, args, keywords)
+    return found
 
 
 def _traced(op: str, out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Array:

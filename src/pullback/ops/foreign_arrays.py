@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,24 @@ TORCH = "pullback.torch.functional (or pullback.torch.accelerate for a whole mod
 def library_of(value: Any) -> str:
     """The library that a value's type comes from: the first part of its module's name."""
     return type(value).__module__.partition(".")[0]
+
+
+DLPACK_CUDA = 2  # kDLCUDA
+
+
+def is_device_array(value: Any) -> bool:
+    """Whether a value is an array in the memory of an NVIDIA GPU, of whatever library."""
+    ask = getattr(value, "__dlpack_device__", None)
+    if ask is None or type(value) is np.ndarray:
+        return False
+    try:
+        return int(ask()[0]) == DLPACK_CUDA
+    except Exception:  # what cannot say where it is, such as an array that is traced, is told by the op's own checks
+        return False
+
+
+def any_device_array(values: Iterable[Any]) -> bool:
+    return any(map(is_device_array, values))
 
 
 def refuse_recorded(op: str, name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ import warnings
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 from pullback.forking import REGISTRY, lock_free_in_children
 from pullback.registry.kernels import Accepts, Kernel, Run
@@ -156,9 +157,19 @@ def kernels_for(op: str, backend: str) -> tuple[Kernel, ...]:
 @cache
 def why_unavailable(name: str) -> str | None:
     """Why a built-in backend cannot run here, in one sentence; None if it can. Imports nothing heavy."""
+    if name == CUDA:
+        return _why_no_cuda()
     if name != CPU:
         return None
     from pullback.cpu.machine_code.find import why_unavailable
 
     why = why_unavailable()
     return None if why is None else f"backend {name!r}: {why}"
+
+
+def _why_no_cuda() -> str | None:
+    """Why there are no kernels for a GPU. (Whether one is there is asked of nobody: only its own arrays come to them.)"""
+    missing = [package for package in ("torch", "triton") if find_spec(package) is None]
+    if missing:
+        return f"backend {CUDA!r}: arrays of a GPU need {' and '.join(missing)}: pip install 'pullback[cuda]'"
+    return None

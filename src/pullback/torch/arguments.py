@@ -61,16 +61,19 @@ def each(op: str, name: str, value: Any, rank: int, least: int) -> tuple[int, ..
 
 
 def check(op: str, rank: int, **tensors: torch.Tensor | None) -> None:
-    """Every tensor but the bias must be there, and be a float one in the CPU's memory, all of one dtype."""
+    """Every tensor but the bias must be there, and be a float one of the CPU or a GPU, all of one dtype and device."""
     first = None
     for name, tensor in tensors.items():
         if tensor is None and name == "bias":
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{op}: {name} must be a tensor, not {type(tensor).__name__}")
-        if not (tensor.is_cpu or tensor.is_meta) or tensor.layout is not torch.strided:
+        if not (tensor.is_cpu or tensor.is_cuda or tensor.is_meta) or tensor.layout is not torch.strided:
             where = tensor.device if tensor.layout is torch.strided else tensor.layout
-            raise ValueError(f"{op}: {name} is on {where}; it must be a dense CPU tensor (or use torch.nn.functional.{op})")
+            raise ValueError(
+                f"{op}: {name} is on {where}; it must be a dense tensor of the CPU or an NVIDIA GPU "
+                f"(or use torch.nn.functional.{op})"
+            )
         if tensor.dtype not in DTYPES:
             raise TypeError(f"{op}: {name} has dtype {tensor.dtype}; the dtypes are {', '.join(map(str, DTYPES))}")
         if first is not None and (tensor.dtype != first.dtype or tensor.device != first.device):
@@ -83,11 +86,17 @@ def check(op: str, rank: int, **tensors: torch.Tensor | None) -> None:
         )
 
 
+def autocast_device(tensor: Any) -> str:
+    """The kind of device whose autocast counts for a tensor."""
+    return "cuda" if isinstance(tensor, torch.Tensor) and tensor.is_cuda else "cpu"
+
+
 def autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Under autocast on the CPU, tensors of its type, as PyTorch's own convolutions do; else as they are."""
-    if not torch.is_autocast_enabled("cpu"):
+    """Under autocast on the first one's device, tensors of its type, as PyTorch's own convolutions do; else as they are."""
+    where = autocast_device(tensors[0])
+    if not torch.is_autocast_enabled(where):
         return tensors
-    dtype = torch.get_autocast_dtype("cpu")
+    dtype = torch.get_autocast_dtype(where)
     cast = (torch.float32, torch.bfloat16, torch.float16)
     return tuple(t.to(dtype) if isinstance(t, torch.Tensor) and t.dtype in cast else t for t in tensors)
 

@@ -31,7 +31,7 @@ def is_plain(tensors: Sequence[torch.Tensor]) -> bool:
     ):
         return False
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or not tensor.is_cpu:
+        if type(tensor) not in _PLAIN or not (tensor.is_cpu or tensor.is_cuda):
             return False
         # Batched gradients, and numbers that PyTorch has yet to negate or to write.
         if is_legacy_batchedtensor(tensor) or tensor.is_neg() or tensor._is_zerotensor():

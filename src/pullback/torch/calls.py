@@ -17,6 +17,7 @@ from pullback.torch.choice import conv_outputs, conv_reason, conv_unsuitable, po
 from pullback.torch.saving import is_watched
 
 NOT_EAGER = "functional calls are taken only where PyTorch runs eagerly on plain tensors"
+ON_GPU = "on a GPU only layers are taken"
 WATCHED = "a checkpoint or another hook watches what is kept for the backward pass"
 
 
@@ -33,6 +34,8 @@ def _not_eager(*tensors: Any) -> str | None:
     given = [tensor for tensor in tensors if tensor is not None]
     if not all(isinstance(tensor, torch.Tensor) for tensor in given) or not is_plain(given):
         return NOT_EAGER
+    if any(tensor.is_cuda for tensor in given):
+        return ON_GPU
     # A checkpoint runs its function again outside of the model, and wants the same tensors to be kept.
     return WATCHED if is_watched() else None
 

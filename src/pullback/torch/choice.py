@@ -15,7 +15,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from pullback.cpu.machine_code.levels import has_pairs
+from pullback.torch.arguments import autocast_device
 from pullback.torch.arrays import FIRST, LAST, layout_of
+from pullback.torch.on_gpu import DTYPES as GPU_DTYPES
+from pullback.torch.on_gpu import why_no_gpu
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
@@ -55,12 +58,19 @@ def _foreign(tensor: torch.Tensor) -> bool:
 
 
 def unsuitable(
-    input: torch.Tensor, rank: int, *others: torch.Tensor | None, dtypes: tuple[torch.dtype, ...] = DTYPES, alike: bool = True
+    input: torch.Tensor,
+    rank: int,
+    *others: torch.Tensor | None,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    alike: bool = True,
+    gpu: bool = False,
 ) -> str | None:
     """Why a layer of this rank cannot put an input, and its weight and bias, on our kernels, or never should.
 
-    alike: whether all must have the same of these dtypes.
+    alike: whether all must have the same of these dtypes. gpu: whether it has kernels for a GPU, which take all our dtypes.
     """
+    if gpu and input.is_cuda:
+        dtypes = GPU_DTYPES
     if input.dim() not in (rank + 1, rank + 2):
         return f"the input has {input.dim()} axes"
     if surely(input.numel() == 0):
@@ -70,8 +80,10 @@ def unsuitable(
             continue
         if _foreign(tensor):
             return f"{type(tensor).__name__} has rules of its own for PyTorch's ops"
-        if not tensor.is_cpu or tensor.layout is not torch.strided:
+        if not (tensor.is_cpu or (gpu and tensor.is_cuda)) or tensor.layout is not torch.strided:
             return f"a tensor is on {tensor.device}, or not dense"
+        if tensor.is_cuda and (left := why_no_gpu()) is not None:
+            return left
         if tensor.dtype not in dtypes:
             return f"PyTorch has instructions of the CPU's for {tensor.dtype} that ours do without"
         if alike and tensor.dtype != input.dtype:
@@ -83,14 +95,15 @@ def conv_unsuitable(input: torch.Tensor, rank: int, weight: torch.Tensor, bias: 
     """`unsuitable` of a convolution, whose operands are of one dtype, or become so under autocast."""
     if computed_dtype(input) is torch.bfloat16 and not HAS_BFLOAT16:
         return "bfloat16 needs the package ml_dtypes"
-    if torch.is_autocast_enabled("cpu"):  # which leaves float64 alone
-        return unsuitable(input, rank, weight, bias, dtypes=(torch.float32, *HALVES), alike=False)
-    return unsuitable(input, rank, weight, bias, dtypes=(*DTYPES, *HALVES))
+    if torch.is_autocast_enabled(autocast_device(input)):  # which leaves float64 alone
+        return unsuitable(input, rank, weight, bias, dtypes=(torch.float32, *HALVES), alike=False, gpu=True)
+    return unsuitable(input, rank, weight, bias, dtypes=(*DTYPES, *HALVES), gpu=True)
 
 
 def computed_dtype(input: torch.Tensor) -> torch.dtype:
     """What a convolution computes with: under autocast its dtype, else the input's."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+    where = autocast_device(input)
+    return torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else input.dtype
 
 
 def conv_reason(input: torch.Tensor, weight: torch.Tensor, outputs: int, groups: int) -> str | None:

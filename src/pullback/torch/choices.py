@@ -72,7 +72,7 @@ def key_of(layer: Any, input: torch.Tensor) -> Key:
 
 def can_measure(input: torch.Tensor) -> bool:
     """Whether PyTorch runs eagerly, and our own function, which has no forward-mode derivative, serves."""
-    return is_plain((input,)) and forward_ad._current_level < 0
+    return input.is_cpu and is_plain((input,)) and forward_ad._current_level < 0
 
 
 WATCHED, AFTER_SHAPE = 0, 3  # places in a key

@@ -13,6 +13,7 @@ import torch
 
 import pullback as pb
 from pullback.derivatives import DERIVATIVES, Call, Derivative
+from pullback.torch import on_gpu
 from pullback.torch.arrays import activation, empty_like_result, filter_array, filter_result, result, to_last
 from pullback.window import Window
 
@@ -100,13 +101,17 @@ def run(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -
 
 def compute(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
     layout = keywords["layout"]
-    arrays = [as_argument(tensor, layout) for as_argument, tensor in zip(_ARGUMENTS[op], tensors, strict=True)]
     function, given, shape = _FUNCTIONS[op], keywords, RULES[op].keywords[0]
     if shape in SHAPES:
         given = {**keywords, shape: _laid_out(tuple(keywords[shape]), layout, shape)}
     elif op == "conv_transpose":
         given = {name: value for name, value in keywords.items() if name != "output_padding"}
         given["input_shape"] = _laid_out(output_shape(op, tensors, keywords), layout, "input_shape")
+    if tensors[0].is_cuda:
+        name = "conv_grad_input" if op == "conv_transpose" else op
+        given = {**given, "return_winners": True} if op == "max_pool" else given
+        return on_gpu.compute(name, tensors, RULES[op].arrays, given)
+    arrays = [as_argument(tensor, layout) for as_argument, tensor in zip(_ARGUMENTS[op], tensors, strict=True)]
     if op == "max_pool":
         values, winners = function(*arrays, return_winners=True, **given)
         return result(values, layout), result(winners, layout)

@@ -13,12 +13,26 @@ from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
 from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
-from pullback.torch.choice import conv_outputs, conv_reason, conv_tiny, conv_unsuitable, pool_reason, pool_tiny, unsuitable
+from pullback.torch.choice import (
+    computed_dtype,
+    conv_outputs,
+    conv_reason,
+    conv_tiny,
+    conv_unsuitable,
+    pool_reason,
+    pool_tiny,
+    unsuitable,
+)
 from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, is_paused, key_of, ops_wanted
 from pullback.torch.measuring import Turn
-from pullback.torch.mixed import mixed_conv, mixed_ops, torch_can
+from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
+from pullback.torch.on_gpu import THEIRS, conv_kernels, pool_kernels
 from pullback.torch.pending import Pending
+from pullback.torch.pooling import pool_keywords
 from pullback.torch.taking import with_calls, without_calls
+
+CUDNN = "on a GPU cuDNN has it"
+NO_OPS: frozenset[str] = frozenset()
 
 
 class Accelerated:
@@ -76,7 +90,7 @@ class Accelerated:
     def settled(self: Any, input: torch.Tensor, *more: Any) -> Any:
         """On the kernels that the layer has chosen, or in a turn of its trial."""
         choices = self.__dict__.get(CHOICES)
-        if choices is not None and not is_compiling() and type(input) is torch.Tensor:
+        if choices is not None and not is_compiling() and type(input) is torch.Tensor and input.is_cpu:
             theirs: Any = super()
             if input.shape in choices.tiny:
                 return without_calls(theirs.forward, input, *more)
@@ -135,6 +149,8 @@ class ConvLayer(Accelerated):
     def cannot(self: Any, input: torch.Tensor) -> str | None:
         if self.padding_mode != "zeros":
             return f"padding_mode={self.padding_mode!r} is PyTorch's alone"
+        if input.is_cuda and self.op != "conv":
+            return CUDNN
         return conv_unsuitable(input, self.spatial_rank, self.weight, self.bias)
 
     def outputs(self: Any, input: torch.Tensor) -> int:
@@ -144,7 +160,17 @@ class ConvLayer(Accelerated):
         return conv_tiny(self.weight, self.outputs(input))
 
     def loses(self: Any, input: torch.Tensor) -> str | None:
+        if input.is_cuda:
+            return None if self.on_gpu(input) else CUDNN
         return conv_reason(input, self.weight, self.outputs(input), self.groups)
+
+    def on_gpu(self: Any, input: torch.Tensor) -> frozenset[str]:
+        """The ops that our kernels take on a GPU."""
+        if input.dim() != self.spatial_rank + 2 or is_compiling():
+            return NO_OPS
+        keywords = {**self.keywords(input), "layout": layout_of(input, self.weight)}
+        kernels = conv_kernels(input, self.weight, computed_dtype(input), keywords)
+        return frozenset(op for op, kernel in zip(MIXED_OPS, kernels, strict=True) if kernel not in THEIRS)
 
     def keywords(self: Any, *more: Any) -> dict[str, Any]:
         name = f"conv{self.spatial_rank}d"
@@ -158,6 +184,8 @@ class ConvLayer(Accelerated):
 
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         weight = self.weight
+        if way is None and input.is_cuda:
+            way = self.on_gpu(input)
         if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
             given = autocast(input, weight, self.bias)
             keywords = {**self.keywords(input, *more), "layout": layout_of(*given[:2])}
@@ -198,14 +226,36 @@ class ConvTransposeLayer(ConvLayer):
 
 
 class PoolLayer(Accelerated):
+    gpu_op = ""  # the op of the cuda backend; "" where it has none
+
+    def cannot(self: Any, input: torch.Tensor) -> str | None:
+        if input.is_cuda and not self.gpu_op:
+            return f"on a GPU {type(self).__name__} is PyTorch's"
+        return unsuitable(input, self.spatial_rank, gpu=True)
+
     def tiny(self: Any, input: torch.Tensor) -> str | None:
         return pool_tiny(input)
 
     def loses(self: Any, input: torch.Tensor) -> str | None:
-        return pool_reason(input)
+        if not input.is_cuda:
+            return pool_reason(input)
+        if input.dim() != self.spatial_rank + 2 or is_compiling():
+            return "on a GPU only batches are taken, and what torch.compile traces is left to it"
+        kernels = pool_kernels(self.gpu_op, input, layout_of(input), self.gpu_keywords(input))
+        return "PyTorch has it as fast on a GPU" if any(kernel in THEIRS for kernel in kernels) else None
+
+    def gpu_keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
+        """What the op is called with beside its tensor and layout."""
+        raise NotImplementedError
 
 
 class MaxPoolLayer(PoolLayer):
+    gpu_op = "max_pool"
+
+    def gpu_keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
+        name, rank = f"max_pool{self.spatial_rank}d", self.spatial_rank
+        return pool_keywords(name, input, rank, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> Any:
         pool = MAXES[self.spatial_rank]
         return pool(
@@ -214,6 +264,13 @@ class MaxPoolLayer(PoolLayer):
 
 
 class AvgPoolLayer(PoolLayer):
+    gpu_op = "avg_pool"
+
+    def gpu_keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
+        name, rank = f"avg_pool{self.spatial_rank}d", self.spatial_rank
+        window = pool_keywords(name, input, rank, self.kernel_size, self.stride, self.padding, 1, self.ceil_mode)
+        return {**window, "count_include_pad": bool(self.count_include_pad)}
+
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         pool, divisor = MEANS[self.spatial_rank], getattr(self, "divisor_override", None)  # PyTorch's has none along one axis
         return pool(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, divisor)
@@ -224,7 +281,7 @@ class _Adaptive(PoolLayer):
         return output_sizes(type(self).__name__, input.shape[-self.spatial_rank :], self.output_size)
 
     def cannot(self: Any, input: torch.Tensor) -> str | None:
-        refused = unsuitable(input, self.spatial_rank)
+        refused = super().cannot(input)
         if refused is not None or torch.compiler.is_compiling():
             return refused or "its windows would hold for one size only, while torch.compile may leave sizes open"
         left: str | None = self.why_windows(input, self.outputs(input))

@@ -149,7 +149,8 @@ def _flops(outputs: int, filter: int, *shapes: Any, out_shape: Any, **_: Any) ->
 for _op in RULES:
     _library.define(_schema(_op), tags=(torch.Tag.pt2_compliant_tag,))
     _name = f"{NAMESPACE}::{_op}"
-    _library.impl(_op, partial(_run, _op), "CPU")
+    for _device in ("CPU", "CUDA"):
+        _library.impl(_op, partial(_run, _op), _device)
     torch.library.register_fake(_name, partial(_fake, _op), lib=_library)
     torch.library.register_autograd(_name, partial(_backward, _op), setup_context=partial(_setup_context, _op), lib=_library)
     torch.library.register_vmap(_name, partial(_vmap, _op), lib=_library)

@@ -41,7 +41,7 @@ def _arguments(keywords: Mapping[str, Any]) -> tuple[Any, ...]:
 def _blank(like: torch.Tensor, shape: Sequence[int], layout: str) -> torch.Tensor:
     """A tensor that PyTorch asks only about its shape and memory format."""
     form = FORMATS.get(len(shape), torch.contiguous_format) if layout == LAST else torch.contiguous_format
-    return torch.empty(tuple(shape), dtype=like.dtype, memory_format=form)
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=form)
 
 
 def _forward(

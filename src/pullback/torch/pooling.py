@@ -17,7 +17,7 @@ from pullback.torch.forms import called, elsewhere, named
 from pullback.torch.winners import indices_of
 
 
-def _pool_keywords(
+def _made_keywords(
     op: str, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> dict[str, Any]:
     window = each(op, "kernel_size", kernel_size, rank, 1)
@@ -32,7 +32,7 @@ def _pool_keywords(
 
 
 @untraced
-def _pool(
+def pool_keywords(
     op: str, x: torch.Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
 ) -> dict[str, Any]:
     """What a pooling is called with beside its tensor and its layout."""
@@ -40,7 +40,7 @@ def _pool(
     if any(x.shape[axis] == 0 for axis in range(-rank - 1, 0)):
         raise ValueError(f"{op}: the input has shape {tuple(x.shape)}; only its batch can be empty")
     keywords: dict[str, Any] = remember(
-        _pool_keywords, op, rank, plain(op, "kernel_size", kernel_size), plain(op, "stride", stride),
+        _made_keywords, op, rank, plain(op, "kernel_size", kernel_size), plain(op, "stride", stride),
         plain(op, "padding", padding), plain(op, "dilation", dilation), flag(op, "ceil_mode", ceil_mode),
     )  # fmt: skip
     return keywords
@@ -57,7 +57,7 @@ def _max_pool(
     return_indices: bool,
 ) -> Any:
     op = f"max_pool{rank}d"
-    keywords = _pool(op, input, rank, kernel_size, stride, padding, dilation, ceil_mode)
+    keywords = pool_keywords(op, input, rank, kernel_size, stride, padding, dilation, ceil_mode)
 
     def run(x: torch.Tensor) -> Any:
         values, winners = called(op, "max_pool", x, layout=layout_of(x), **keywords)
@@ -77,7 +77,7 @@ def _avg_pool(
     divisor_override: int | None,
 ) -> torch.Tensor:
     op = f"avg_pool{rank}d"
-    keywords = _pool(op, input, rank, kernel_size, stride, padding, 1, ceil_mode)
+    keywords = pool_keywords(op, input, rank, kernel_size, stride, padding, 1, ceil_mode)
     counted = flag(op, "count_include_pad", count_include_pad)
     divisor = None if divisor_override is None else integer(op, "divisor_override", divisor_override)
     if divisor == 0:

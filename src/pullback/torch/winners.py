@@ -16,7 +16,7 @@ def indices_of(winners: torch.Tensor, size: Sequence[Any], keywords: Mapping[str
     distance = 1
     for axis in reversed(range(rank)):
         k, s, d = (keywords[name][axis] for name in ("window", "stride", "dilation"))
-        starts = torch.arange(winners.shape[2 + axis]) * s - keywords["padding"][axis][0]
+        starts = torch.arange(winners.shape[2 + axis], device=winners.device) * s - keywords["padding"][axis][0]
         cell = starts.view(-1, *(1,) * (rank - 1 - axis)) + tap % k * d
         tap = tap // k
         index.add_(cell * distance)  # in place: it lies as the winners do

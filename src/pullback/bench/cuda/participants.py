@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,13 @@ class Data:
         self.w = draw(case.channels_out, case.channels // case.groups, *case.kernel)
         if layout == LAST and len(case.size) > 1:
             self.w = self.w.contiguous(memory_format=FORMATS[self.w.dim()])
+
+    def in_layout(self, layout: str) -> Data:
+        """The same numbers in the other memory order."""
+        other = copy.copy(self)
+        other.layout, other.x, other.dy = layout, formatted(self.x, layout), formatted(self.dy, layout)
+        other.w = self.w.contiguous()
+        return other
 
 
 def ours(data: Data, op: str, kernel: str | None = None) -> Run:
@@ -117,10 +125,16 @@ def compiled(data: Data, op: str) -> Run:
     return gradient
 
 
-def as_pytorch(data: Data, op: str, found: Any) -> torch.Tensor:
-    """The gradient or result of ours with PyTorch's axes."""
+def last_of(found: Any) -> torch.Tensor:
+    """The last tensor of a result: of a pair, its gradient."""
     while isinstance(found, tuple):
         found = found[-1]
+    return found
+
+
+def as_pytorch(data: Data, op: str, found: Any) -> torch.Tensor:
+    """The gradient or result of ours with PyTorch's axes."""
+    found = last_of(found)
     if data.layout == FIRST:
         return found
     return found.permute((-1, -2, *range(found.dim() - 2))) if op == "conv_grad_filter" else found.permute(from_last(found.dim()))

@@ -19,7 +19,7 @@ def _milliseconds(run: Run, calls: int) -> float:
         run()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(end) / calls
+    return float(begin.elapsed_time(end)) / calls
 
 
 def take_turns(participants: Mapping[str, Run]) -> dict[str, tuple[float, float]]:
@@ -42,4 +42,4 @@ def copy_rate() -> float:
     source = torch.randn(2**29, device="cuda")
     target = torch.empty_like(source)
     _, best = take_turns({"copy": lambda: target.copy_(source)})["copy"]
-    return 2 * source.numel() * source.element_size() / best * 1e3
+    return float(2e3 * source.numel() * source.element_size() / best)

@@ -12,7 +12,7 @@ from pullback.problem import Problem
 MOST_IN_GROUP = 32
 MOST_TAPS = 64  # unrolled in the kernels
 MOST_FEW_TAPS = 121
-MOST_FEW_LOADS = 144
+MOST_FEW_LOADS = 64
 DOUBLE = "tensor cores have no fast float64: it is for float32, float16 and bfloat16"
 
 

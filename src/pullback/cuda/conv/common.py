@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from pullback import settings
-from pullback.cuda.axes import Three
+from pullback.cuda.axes import MOST_KEPT, Three
 from pullback.cuda.launch import INTERPRETED, power_of_two
 from pullback.problem import Problem
 
@@ -22,10 +23,11 @@ class Bundle(NamedTuple):
     b: int
     rows: int
     columns: int
-    count: int
+    bundles: int
     full: bool  # no row of the matrix is left empty, and no bundle
 
 
+@lru_cache(MOST_KEPT)
 def bundle_of(problem: Problem, forward: bool) -> Bundle:
     a, b = problem.channels_in // problem.groups, problem.channels_out // problem.groups
     if not forward:
@@ -37,11 +39,11 @@ def bundle_of(problem: Problem, forward: bool) -> Bundle:
     return Bundle(groups, a, b, rows, columns, count, groups * a == rows and problem.groups % groups == 0)
 
 
-def precision(tensor: torch.Tensor) -> str:
-    """How the products of a tensor's numbers are made: of float32 as three products of TF32, which err as plain ones do."""
+def precision(problem: Problem) -> str:
+    """How the products of its numbers are made: of float32 as three products of TF32, which err about as plain ones do."""
     if INTERPRETED:
         return "upcast"
-    if tensor.dtype is torch.float32 and settings.current_precision() != "exact":
+    if problem.dtype.name == "float32" and settings.current_precision() != "exact":
         return "tf32x3"
     return "ieee"
 
@@ -78,5 +80,3 @@ def new_filter(problem: Problem, like: torch.Tensor) -> tuple[torch.Tensor, torc
     if problem.layout == "channels_first":
         return memory, memory
     return memory, memory.permute(*range(2, memory.dim()), 1, 0)
-
-

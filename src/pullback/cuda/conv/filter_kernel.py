@@ -7,47 +7,55 @@ import triton
 import triton.language as tl
 
 from pullback.cuda.conv.gather_kernel import (
-    base_places, cells_of, load_source, loads_in, multiplied, on_bases, on_channels, plain_source, python_number,
-    replaced, sum_of, uses_in, weight_of,
-)  # fmt: skip
+    appended,
+    base_places,
+    load_source,
+    loads_in,
+    multiplied,
+    parts_of,
+    plain_source,
+    python_number,
+    replaced,
+    sum_of,
+    uses_in,
+    weight_of,
+)
 
 
 @triton.jit
-def load_outputs(dy, image_place, bd, bh, bw, inside, channels, channel_there, OUT, pitch, ROWS: tl.constexpr, Q: tl.constexpr, LAST: tl.constexpr):
+def load_outputs(dy, image_place, bd, bh, bw, inside, channels, channel_there, OUT, pitch, ROWS: tl.constexpr, Q: tl.constexpr):
     """dy of row Q of the bases' boxes."""
     h = bh * ROWS + Q
-    there = on_bases(inside & (h < OUT[1]), LAST)
+    there = (inside & (h < OUT[1]))[:, None]
     if channel_there is not None:
         there = there & channel_there
-    return tl.load(dy + (on_bases(image_place + ((bd * OUT[1] + h) * OUT[2] + bw) * pitch, LAST) + channels), mask=there, other=0.0)
+    return tl.load(dy + ((image_place + ((bd * OUT[1] + h) * OUT[2] + bw) * pitch)[:, None] + channels), mask=there, other=0.0)
 
 
 @triton.jit
-def add_product(sums, value, outs, LOADS: tl.constexpr, I: tl.constexpr, USE: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr):
-    TAP: tl.constexpr = weight_of(LOADS, I, USE)
-    g = outs[sum_of(LOADS, I, USE)]
-    if LAST:
-        total = multiplied(tl.trans(value), g, sums[TAP], PRECISION)
-    else:
-        total = multiplied(value, tl.trans(g), sums[TAP], PRECISION)
-    return replaced(sums, TAP, total)
+def add_product(sums, parts, outs, LOADS: tl.constexpr, LOAD: tl.constexpr, USE: tl.constexpr, PRECISION: tl.constexpr):
+    TAP: tl.constexpr = weight_of(LOADS, LOAD, USE)
+    g = parts_of(outs[sum_of(LOADS, LOAD, USE)], PRECISION)
+    return replaced(sums, TAP, multiplied(parts, g, sums[TAP], PRECISION))
 
 
 @triton.jit
-def add_products(sums, value, outs, LOADS: tl.constexpr, I: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr):
-    """The sums of all taps with what load I adds to them."""
-    USES: tl.constexpr = uses_in(LOADS, I)
+def add_products(sums, value, outs, LOADS: tl.constexpr, LOAD: tl.constexpr, PRECISION: tl.constexpr):
+    """The sums of all taps with what load LOAD adds to them."""
+    USES: tl.constexpr = uses_in(LOADS, LOAD)
+    parts = parts_of(tl.trans(value), PRECISION)
     for use in tl.static_range(USES):
-        sums = add_product(sums, value, outs, LOADS, I, use, LAST, PRECISION)
+        sums = add_product(sums, parts, outs, LOADS, LOAD, use, PRECISION)
     return sums
 
 
 @triton.jit
 def plain_filter(
-    x, dy, partial, first, steps, bases, group_in, channel_out, out_there, BASES, SRC, READ, OUT, PAD, x_pitch, dy_pitch, x_image,
+    x, dy, partial, first, steps, bases, group_in, channel_out, out_there, BASES, SRC, READ, OUT, PAD, x_pitch,
+    dy_pitch, x_image,
     dy_image, channel_x, channel_dy, tap0,
     K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, T: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
-    KI: tl.constexpr, NO: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
+    KI: tl.constexpr, NO: tl.constexpr, PRECISION: tl.constexpr, BP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sums of a chunk over what is read alone, of every channel of the group that each output channel is of."""
     n = tl.arange(0, NO)
@@ -105,41 +113,39 @@ def chunk_sums(
     in_there = None
     out_there = None
     if not FULL or BUNDLE * A != KI:
-        in_there = on_channels((k < BUNDLE * A) & (channel_in < in_channels), LAST)
+        in_there = ((k < BUNDLE * A) & (channel_in < in_channels))[None, :]
     if not FULL or BUNDLE * B != NO:
-        out_there = on_channels((n < BUNDLE * B) & (channel_out < out_channels), LAST)
+        out_there = ((n < BUNDLE * B) & (channel_out < out_channels))[None, :]
     ROWS: tl.constexpr = EXTENT[1]
     COUNT: tl.constexpr = loads_in(LOADS)
     sums = ()
     for _ in tl.static_range(T):
-        sums = sums + (tl.zeros((KI, NO), tl.float32),)
+        sums = appended(sums, tl.zeros((KI, NO), tl.float32))
     for step in range(python_number(chunk_tiles) if PRECISION == "upcast" else chunk_tiles):
         image, bd, bh, bw, inside = base_places((first + step) * BP, bases, BASES, BP, WIDE)
         d = bd * STEP[0] - PAD[0]
         h = bh * STEP[1] - PAD[1]
         w = bw * STEP[2] - PAD[2]
-        cells = on_bases(image * x_image + ((d * SRC[1] + h) * SRC[2] + w) * x_pitch, LAST)
-        places = x + (cells + on_channels(channel_in * channel_x, LAST))
+        cells = (image * x_image + ((d * SRC[1] + h) * SRC[2] + w) * x_pitch)[:, None]
+        places = x + (cells + (channel_in * channel_x)[None, :])
         outs = ()
         for q in tl.static_range(ROWS):
-            outs = outs + (
-                load_outputs(
-                    dy, image * dy_image, bd, bh, bw, inside, on_channels(channel_out * channel_dy, LAST), out_there, OUT, dy_pitch,
-                    ROWS, q, LAST,
-                ),
-            )  # fmt: skip
+            columns = (channel_out * channel_dy)[None, :]
+            g = load_outputs(dy, image * dy_image, bd, bh, bw, inside, columns, out_there, OUT, dy_pitch, ROWS, q)
+            outs = appended(outs, g)
         for i in tl.static_range(COUNT):
-            value = load_source(places, d, h, w, inside, in_there, SRC, READ, x_pitch, LOADS, i, LAST)
-            sums = add_products(sums, value, outs, LOADS, i, LAST, PRECISION)
+            value = load_source(places, d, h, w, inside, in_there, SRC, READ, x_pitch, LOADS, i)
+            sums = add_products(sums, value, outs, LOADS, i, PRECISION)
     wrong = sums[0] * 0.0  # NaN where a sum is not finite
     for t in tl.static_range(1, T):
         wrong += sums[t] * 0.0
     partial = partials + (chunk.to(tl.int64) * bundles + bundle) * (T * KI * NO)
     if tl.max((wrong != wrong).to(tl.int32)) > 0:
         plain_filter(
-            x, dy, partial, first, steps, bases, channel_out // B * A, channel_out, (n < BUNDLE * B) & (channel_out < out_channels),
+            x, dy, partial, first, chunk_tiles, bases, channel_out // B * A, channel_out,
+            (n < BUNDLE * B) & (channel_out < out_channels),
             BASES, SRC, READ, OUT, PAD, x_pitch, dy_pitch, x_image, dy_image, channel_x, channel_dy, tap0,
-            K, S, D, ROWS, T, A, B, KI, NO, LAST, PRECISION, BP, WIDE,
+            K, S, D, ROWS, T, A, B, KI, NO, PRECISION, BP, WIDE,
         )  # fmt: skip
     else:
         place = partial + (tl.arange(0, KI)[:, None] * NO + tl.arange(0, NO)[None, :])
@@ -149,7 +155,8 @@ def chunk_sums(
 
 @triton.jit
 def add_chunks(
-    partials, dw, chunks, total, bundles, groups, tap0, TAPS, T: tl.constexpr, BUNDLE: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+    partials, dw, chunks, total, bundles, groups, tap0, TAPS, T: tl.constexpr, BUNDLE: tl.constexpr, A: tl.constexpr,
+    B: tl.constexpr,
     KI: tl.constexpr, NO: tl.constexpr, BC: tl.constexpr, BE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dw, contiguous as (output channel, input channel of the group, tap): the sums of all chunks, in their order."""

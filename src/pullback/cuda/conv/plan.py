@@ -32,7 +32,7 @@ class Gather(NamedTuple):
     step: Three
     loads: Loads
     low: Three  # of the sources' offsets from a base, and how many there are: the weights of `few` are numbered so
-    count: Three
+    counts: Three
 
     @property
     def dots(self) -> int:
@@ -43,14 +43,18 @@ class Gather(NamedTuple):
 
 
 def _joined(axes: list[list[Pairs]], weights: Three) -> Loads:
-    """The loads of a box from the pairs of each cell of each axis, line by line."""
+    """The loads of a box from the pairs of each cell of each axis, column by column of the windows: so few weights at a time
+    are in registers.
+    """
     found: dict[Three, list[tuple[int, int]]] = {}
     for number, cells in enumerate(product(*axes)):
         for pairs in product(*cells):
             offset: Three = tuple(pair[1] for pair in pairs)  # type: ignore[assignment]
             weight = (pairs[0][0] * weights[1] + pairs[1][0]) * weights[2] + pairs[2][0]
             found.setdefault(offset, []).append((number, weight))
-    return tuple((offset, tuple(found[offset])) for offset in sorted(found))
+    return tuple(
+        (offset, tuple(found[offset])) for offset in sorted(found, key=lambda offset: (offset[0], offset[2], offset[1]))
+    )
 
 
 @lru_cache(MOST_KEPT)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from pullback.cuda.reasons import not_empty
 from pullback.problem import Problem
 
 MOST_ALONG_AXIS = 11
 MOST_TAPS = 343
+MOST_PHASES = 16
 
 
 def can(problem: Problem) -> str | None:
@@ -19,4 +22,6 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
+    if problem.op == "conv_grad_input" and prod(problem.window.stride) > MOST_PHASES:
+        return "strides this large leave most taps without a reader, and it looks at every tap of every cell"
     return None

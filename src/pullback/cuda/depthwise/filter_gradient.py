@@ -13,15 +13,15 @@ from pullback.cuda.axes import MOST_KEPT, axes_of
 from pullback.cuda.depthwise import filter_gradient_kernel as kernels
 from pullback.cuda.depthwise.gather import reaches_beside
 from pullback.cuda.depthwise.plan import PER_LOAD, THREADS, AxisTable, channel_tile, forward_results, table, widest
-from pullback.cuda.launch import blocks, launch, power_of_two, sum_type
+from pullback.cuda.launch import Launch, blocks, is_wide, launch, power_of_two, sum_type
 from pullback.problem import Problem
 
 PROGRAMS = 132 * 8  # enough for all multiprocessors of the largest GPUs
 MOST_SUMS = 100  # registers of a thread for sums
 MOST_PATCH = 8  # outputs of a base, whose dy are in registers
-MOST_PRODUCTS = 400
+MOST_PRODUCTS = 112  # written out in a kernel, as in plan
 MOST_PART_BYTES = 64 << 20
-SMALL_PART_BYTES = 1 << 20
+SMALL_PART_BYTES = 8 << 20  # stay in the L2 cache
 
 
 class SumPlan(NamedTuple):
@@ -54,15 +54,17 @@ def plan_of(problem: Problem) -> SumPlan:
     _, kh, kw = axes.kernel
     item, channels = problem.dtype.itemsize, problem.channels_in
     best: tuple[float, Any] | None = None
-    for high, across, v in product((1, 2, 4), (1, 2, 4, 8), (1, 2, 4)):
+    for high, across, v in product((1, 2, 4), (1, 2, 4, 7, 8) if axes.last else (1, 2, 4, 8), (1, 2, 4)):
         if high * across > MOST_PATCH or (axes.last and channels % v) or (not axes.last and v > 1):
             continue
         words = v * (2 if item == 8 else 1)
-        rows = max(1, min(kh, MOST_SUMS // (kw * words)))
+        rows = max(1, min(kh, MOST_SUMS // (kw * words), MOST_PRODUCTS // (kw * high * across)))
         row_blocks = blocks(kh, rows)
         rows = blocks(kh, row_blocks)
         many = rows * kw * high * across
-        if (many > MOST_PRODUCTS or words * high * across > 32 or rows * kw * words > 1.2 * MOST_SUMS) and high * across * v > 1:
+        if (
+            many > MOST_PRODUCTS or words * high * across > 32 or rows * kw * words > 1.2 * MOST_SUMS
+        ) and high * across * v > 1:
             continue
         vector = v if axes.last else widest(axes.size[2], axes.readable[2], across * axes.stride[2])
         dy_vector = v if axes.last else widest(axes.out[2], across)
@@ -71,7 +73,7 @@ def plan_of(problem: Problem) -> SumPlan:
         cells = table(forward_results(kw, s[2], d[2], p[2], across), across * s[2], across, 1 if axes.last else vector)
         loads = len(line.offsets) * len(cells.offsets) / (1 if axes.last else vector)
         loads += high * across / (1 if axes.last else dy_vector)
-        convert = (vector if axes.last else vector) * loads if item == 2 else 0
+        convert = vector * loads if item == 2 else 0
         bases = (axes.out[0], blocks(axes.out[1], high), blocks(axes.out[2], across))
         cost = prod(bases) * row_blocks * (many * v + PER_LOAD * loads + convert + 80) / v
         if best is None or cost < best[0]:
@@ -87,7 +89,7 @@ def plan_of(problem: Problem) -> SumPlan:
     beside = row_blocks * axes.kernel[0] * blocks(channels, columns)
     part = axes.taps * channels * max(item, 4)
     read = prod(problem.input_shape) * item
-    most = min(MOST_PART_BYTES, max(SMALL_PART_BYTES, read // 8)) // part
+    most = min(MOST_PART_BYTES, max(SMALL_PART_BYTES, read // 4)) // part
     wanted = max(1, min(blocks(PROGRAMS, beside), most, blocks(count, positions)))
     chunk = blocks(blocks(count, wanted), positions) * positions
     return SumPlan(
@@ -95,27 +97,37 @@ def plan_of(problem: Problem) -> SumPlan:
     )  # fmt: skip
 
 
-def conv_grad_filter(problem: Problem, dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def sums_launch(problem: Problem) -> Launch:
     axes, plan, channels = axes_of(problem), plan_of(problem), problem.channels_in
-    dy, x = dy.contiguous(), x.contiguous()
-    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
-    part = x.new_empty((plan.chunks, axes.taps, channels), dtype=sums)
+    vectors = channels // plan.vector if axes.last else channels
+    options = {
+        "K": axes.kernel, "S": axes.stride, "D": axes.dilation, "LAST": axes.last, "GUARD": reaches_beside(problem, False),
+        "SUM": sum_type(problem), "WIDE": is_wide(problem), "num_warps": THREADS // 32,
+    }  # fmt: skip
+    numbers = (
+        problem.batch * prod(plan.bases), plan.chunk, plan.row_blocks, vectors, plan.bases, axes.size, axes.out, axes.low,
+        axes.readable,
+    )  # fmt: skip
     programs = plan.chunks * plan.row_blocks * axes.kernel[0] * blocks(channels, plan.columns)
-    wide = max(dy.numel(), x.numel()) >= 2**31
-    launch(
-        kernels.chunk_sums, programs, x, dy, part, problem.batch * prod(plan.bases), plan.chunk, plan.row_blocks,
-        channels // plan.vector if axes.last else channels, plan.bases, axes.size, axes.out, axes.low, axes.readable,
-        K=axes.kernel, S=axes.stride, D=axes.dilation, LAST=axes.last, GUARD=reaches_beside(problem, False),
-        SUM=sum_type(x), WIDE=wide, num_warps=THREADS // 32, **plan.constants(),
-    )  # fmt: skip
+    return Launch(kernels.chunk_sums, programs, numbers, options | plan.constants())
+
+
+def add_launch(problem: Problem) -> Launch:
+    axes, plan, channels = axes_of(problem), plan_of(problem), problem.channels_in
+    columns, block = axes.taps * channels, 32
+    options = {
+        "TAPS": axes.taps, "SUM": sum_type(problem), "BR": min(64, power_of_two(plan.chunks)), "BC": block, "num_warps": 4,
+    }  # fmt: skip
+    return Launch(kernels.add_chunks, blocks(columns, block), (plan.chunks, columns, channels), options)
+
+
+def conv_grad_filter(problem: Problem, dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    plan, channels = plan_of(problem), problem.channels_in
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    part = x.new_empty((plan.chunks, problem.window.tap_count, channels), dtype=sums)
+    launch(sums_launch, problem, x.contiguous(), dy.contiguous(), part)
     df = x.new_empty((channels, 1, *problem.window.kernel))
-    columns = axes.taps * channels
-    block = 32
-    rows = min(64, power_of_two(plan.chunks))
-    launch(
-        kernels.add_chunks, blocks(columns, block), part, df, plan.chunks, columns, channels,
-        TAPS=axes.taps, SUM=sum_type(x), BR=rows, BC=block, num_warps=4,
-    )  # fmt: skip
-    if axes.last:
+    launch(add_launch, problem, part, df)
+    if problem.layout == "channels_last":
         return df.permute(*range(2, 2 + problem.window.rank), 1, 0)
     return df

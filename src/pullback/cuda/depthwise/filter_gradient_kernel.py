@@ -1,8 +1,10 @@
 """The filter gradient of depthwise convolution in two steps of fixed order: sums of chunks of positions, then sums of chunks.
 
-A program has some channels, a block of kernel rows, and a chunk of the bases (patches of outputs, see `plan`). It loads the dy and the
-x of a patch once for all taps of its block, and keeps a tile of sums for each tap, added up over its positions in the end.
+A program has some channels, a block of kernel rows, and a chunk of the bases (patches of outputs, see `plan`). It loads the dy and
+the x of a patch once for all taps of its block, and keeps a tile of sums for each tap, added up over its positions in the end.
 """
+
+# ruff: noqa: RUF005 (the language of kernels has no unpacking)
 
 import triton
 import triton.language as tl
@@ -69,7 +71,7 @@ def chunk_sums(
     first = number.to(tl.int64) * chunk if WIDE else number * chunk
     end = tl.minimum(first + chunk, bases)
     sums = ()
-    for i in tl.static_range(ROWS * KW):
+    for _ in tl.static_range(ROWS * KW):
         sums = sums + (tl.zeros(sums_of, SUM),)
     for at in range(first, end, BP):
         image, od, bh, bw, inside = chunk_places(at, end, BASES, BP, LAST)
@@ -92,15 +94,16 @@ def chunk_sums(
                 OFFSETS, STEP[2], LAST, VECTOR, SUM,
             )  # fmt: skip
             for rh in tl.static_range(RH):
-                TH: tl.constexpr = tap_at(PAIRS, rh, j)
-                if TH >= 0:
+                if tap_at(PAIRS, rh, j) >= 0:
                     new = ()
                     for i in tl.static_range(ROWS * KW):
-                        total = sums[i]
-                        if i // KW == TH:
+                        if i // KW == tap_at(PAIRS, rh, j):
+                            total = sums[i]
                             for rw in tl.static_range(RW):
                                 total += xs[entry(PAIRS, 2, rw, i % KW, 0)] * dys[rh * DYS + rw]
-                        new = new + (total,)
+                            new = new + (total,)
+                        else:
+                            new = new + (sums[i],)
                     sums = new
     place = number.to(tl.int64) * (K[0] * K[1] * KW) + (kd * K[1] + first_row) * KW
     again = False

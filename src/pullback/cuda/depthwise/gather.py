@@ -1,4 +1,4 @@
-"""Launching `gather_kernel`, for the forward op and the input gradient alike."""
+"""Depthwise convolution and its input gradient on a GPU: every result gathers what it is summed of (`gather_kernel`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from pullback.cuda.axes import MOST_KEPT, axes_of
 from pullback.cuda.depthwise import gather_kernel as kernels
 from pullback.cuda.depthwise.plan import THREADS, channel_tile, plan_of
-from pullback.cuda.launch import blocks, is_wide, launch, sum_type
+from pullback.cuda.launch import Launch, blocks, is_wide, launch, sum_type
 from pullback.problem import Problem
 
 
@@ -34,32 +34,44 @@ def reaches_beside(problem: Problem, gradient: bool) -> bool:
     return False
 
 
-def gathered(problem: Problem, source: torch.Tensor, weights: torch.Tensor, gradient: bool) -> torch.Tensor:
+def _launch(problem: Problem, gradient: bool) -> Launch:
     axes, plan = axes_of(problem), plan_of(problem, gradient)
-    source, weights = source.contiguous(), packed(problem, weights)
-    made = source.new_empty(problem.input_shape if gradient else problem.output_shape)
     cells = axes.size if gradient else axes.out
     images, channels = axes.images, problem.channels_in
-    geometry = {
+    options = {
         "K": axes.kernel, "S": axes.stride, "D": axes.dilation, "GRADIENT": gradient, "LAST": axes.last,
-        "SUM": sum_type(source), "WIDE": is_wide(source, made),
+        "SUM": sum_type(problem), "WIDE": is_wide(problem),
     }  # fmt: skip
     if plan is None:
         rows, columns = channel_tile(channels, 4 * THREADS) if axes.last else (1, 2 * THREADS)
         count = images * prod(cells)
         programs = blocks(count, rows) * blocks(channels, columns) if axes.last else blocks(count, columns)
-        launch(
-            kernels.by_cells, programs, source, weights, made, count, channels, cells, axes.size, axes.out, axes.low, axes.readable,
-            BR=rows, BC=columns, num_warps=4, **geometry,
-        )  # fmt: skip
-        return made
+        numbers = (count, channels, cells, axes.size, axes.out, axes.low, axes.readable)
+        return Launch(kernels.by_cells, programs, numbers, {**options, "BR": rows, "BC": columns, "num_warps": 4})
     bases = plan.bases(cells)
     count = images * prod(bases)
     programs = blocks(count, plan.rows) * blocks(channels, plan.columns) if axes.last else blocks(count, plan.columns)
-    launch(
-        kernels.gather, programs, source, weights, made, count, channels // plan.vector if axes.last else channels, bases,
-        axes.size, axes.out, axes.low, axes.readable,
-        BR=plan.rows, BC=plan.columns, num_warps=THREADS // 32, GUARD=reaches_beside(problem, gradient),
-        **geometry, **plan.constants(),
-    )  # fmt: skip
-    return made
+    vectors = channels // plan.vector if axes.last else channels
+    options |= {"BR": plan.rows, "BC": plan.columns, "num_warps": THREADS // 32, "GUARD": reaches_beside(problem, gradient)}
+    numbers = (count, vectors, bases, axes.size, axes.out, axes.low, axes.readable)
+    return Launch(kernels.gather, programs, numbers, options | plan.constants())
+
+
+def forward_launch(problem: Problem) -> Launch:
+    return _launch(problem, False)
+
+
+def gradient_launch(problem: Problem) -> Launch:
+    return _launch(problem, True)
+
+
+def conv(problem: Problem, x: torch.Tensor, filter: torch.Tensor) -> torch.Tensor:
+    y = x.new_empty(problem.output_shape)
+    launch(forward_launch, problem, x.contiguous(), packed(problem, filter), y)
+    return y
+
+
+def conv_grad_input(problem: Problem, dy: torch.Tensor, filter: torch.Tensor) -> torch.Tensor:
+    dx = dy.new_empty(problem.input_shape)
+    launch(gradient_launch, problem, dy.contiguous(), packed(problem, filter), dx)
+    return dx

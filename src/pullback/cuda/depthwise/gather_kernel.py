@@ -4,10 +4,25 @@ Cells beside the source are loaded as 0, which times a weight that is infinite o
 program that finds a NaN among its sums makes its tile again tap by tap, choosing: rare, and nothing to pay otherwise.
 """
 
+# ruff: noqa: RUF005 (the language of kernels has no unpacking)
+
 import triton
 import triton.language as tl
 
-from pullback.cuda.depthwise.lines_kernel import among, any_nan, cells_of_line, entry, joined, size_of, tap_at
+from pullback.cuda.depthwise.lines_kernel import (
+    among,
+    any_nan,
+    cells_of_line,
+    entry,
+    first_cell,
+    first_tap,
+    joined,
+    next_cell,
+    next_tap,
+    rows_of_taps,
+    size_of,
+    slots,
+)
 
 
 @triton.jit
@@ -94,7 +109,7 @@ def tap_by_tap(
 
 @triton.jit
 def plane(
-    sums, td, rd: tl.constexpr, src, weights, image, d, bh, bw, channel, inside, columns, channels, SOURCE, CELLS_READ,
+    sums, td, src, weights, image, d, bh, bw, channel, inside, channels, SOURCE, CELLS_READ,
     K: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr, LAST: tl.constexpr, VECTOR: tl.constexpr,
     SUM: tl.constexpr,
 ):  # fmt: skip
@@ -103,25 +118,64 @@ def plane(
     RH: tl.constexpr = size_of(PAIRS, 1)
     RW: tl.constexpr = size_of(PAIRS, 2)
     TAPS: tl.constexpr = K[0] * K[1] * K[2]
+    KW: tl.constexpr = K[2]
+    ws = ()
     for j in tl.static_range(LINES):
         h = bh * STEP[1] + entry(OFFSETS, 1, j)
         there = inside & among(d, CELLS_READ[0]) & among(h, CELLS_READ[1])
         xs = cells_of_line(
-            src, (image * SOURCE[0] + d) * SOURCE[1] + h, bw, there, SOURCE[2], CELLS_READ[2], columns, channel,
+            src, (image * SOURCE[0] + d) * SOURCE[1] + h, bw, there, SOURCE[2], CELLS_READ[2], channels, channel,
             OFFSETS, STEP[2], LAST, VECTOR, SUM,
         )  # fmt: skip
+        for i in tl.static_range(size_of(rows_of_taps(PAIRS, j))):
+            for tw in tl.static_range(KW):
+                tap = (td * K[1] + entry(rows_of_taps(PAIRS, j), i)) * K[2] + tw
+                ws = ws + (weight(weights, tap, channel, channels, inside, TAPS, LAST, SUM),)
         new = ()
-        for rh in tl.static_range(RH):
-            TH: tl.constexpr = tap_at(PAIRS, rh, j)
-            for rw in tl.static_range(RW):
-                total = sums[rh * RW + rw]
-                if TH >= 0:
-                    COUNT: tl.constexpr = size_of(PAIRS, 2, rw)
-                    for n in tl.static_range(COUNT):
-                        tap = (td * K[1] + TH) * K[2] + entry(PAIRS, 2, rw, n, 1)
-                        total += xs[entry(PAIRS, 2, rw, n, 0)] * weight(
-                            weights, tap, channel, channels, inside, TAPS, LAST, SUM
-                        )
+        for r in tl.static_range(RH * RW):
+            total = sums[r]
+            for n in tl.static_range(size_of(slots(PAIRS, j, r, K[2]))):
+                total += xs[entry(slots(PAIRS, j, r, K[2]), n, 0)] * ws[entry(slots(PAIRS, j, r, K[2]), n, 1)]
+            new = new + (total,)
+        sums = new
+    return sums
+
+
+@triton.jit
+def looped(
+    rd: tl.constexpr, rh: tl.constexpr, MANY: tl.constexpr, src, weights, image, bd, bh, bw, channel, inside, channels,
+    SOURCE, CELLS_READ, K: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr, LAST: tl.constexpr,
+    VECTOR: tl.constexpr, SUM: tl.constexpr, SHAPE: tl.constexpr,
+):  # fmt: skip
+    """The sums of MANY lines of results by a loop at run time over their kernel rows: taps and cells go by even steps there, and
+    lines from `rh` on take the same taps.
+    """
+    RW: tl.constexpr = size_of(PAIRS, 2)
+    KW: tl.constexpr = K[2]
+    TAPS: tl.constexpr = K[0] * K[1] * K[2]
+    LINES: tl.constexpr = size_of(PAIRS, 1, rh)
+    sums = ()
+    for _ in tl.static_range(MANY * RW):
+        sums = sums + (tl.zeros(SHAPE, SUM),)
+    for i in range(size_of(PAIRS, 0, rd) * LINES):
+        d = bd * STEP[0] + first_cell(OFFSETS, PAIRS, 0, rd) + i // LINES * next_cell(OFFSETS, PAIRS, 0, rd)
+        td = first_tap(PAIRS, 0, rd) + i // LINES * next_tap(PAIRS, 0, rd)
+        th = first_tap(PAIRS, 1, rh) + i % LINES * next_tap(PAIRS, 1, rh)
+        ws = ()
+        for tw in tl.static_range(KW):
+            ws = ws + (weight(weights, (td * K[1] + th) * KW + tw, channel, channels, inside, TAPS, LAST, SUM),)
+        new = ()
+        for m in tl.static_range(MANY):
+            h = bh * STEP[1] + first_cell(OFFSETS, PAIRS, 1, rh + m) + i % LINES * next_cell(OFFSETS, PAIRS, 1, rh)
+            there = inside & among(d, CELLS_READ[0]) & among(h, CELLS_READ[1])
+            xs = cells_of_line(
+                src, (image * SOURCE[0] + d) * SOURCE[1] + h, bw, there, SOURCE[2], CELLS_READ[2], channels, channel,
+                OFFSETS, STEP[2], LAST, VECTOR, SUM,
+            )  # fmt: skip
+            for r in tl.static_range(RW):
+                total = sums[m * RW + r]
+                for n in tl.static_range(size_of(PAIRS, 2, r)):
+                    total += xs[entry(PAIRS, 2, r, n, 0)] * ws[entry(PAIRS, 2, r, n, 1)]
                 new = new + (total,)
         sums = new
     return sums
@@ -134,7 +188,7 @@ def gather(
     CELLS: tl.constexpr, LOOP: tl.constexpr, GRADIENT: tl.constexpr, GUARD: tl.constexpr, LAST: tl.constexpr,
     VECTOR: tl.constexpr, STORE: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A patch of results for each base. LOOP: over depth taps at run time, as there are many taps. GUARD: sums may be NaN
+    """A patch of results for each base. LOOP: over lines at run time, where there are many taps. GUARD: sums may be NaN
     because of cells beside the source. channels: in groups of VECTOR in channels_last, so that it is known to divide them.
     """
     RD: tl.constexpr = size_of(PAIRS, 0)
@@ -147,30 +201,26 @@ def gather(
         source, readable, made, kept = OUT, OUT, SIZE, READ
     else:
         source, readable, made, kept = SIZE, READ, OUT, OUT
+    MANY: tl.constexpr = RH if not GRADIENT or S[1] == 1 else 1
     sums = ()
     for rd in tl.static_range(RD):
-        part = ()
-        for i in tl.static_range(RH * RW):
-            part = part + (tl.zeros((BR, BC), SUM),)
-        COUNT: tl.constexpr = size_of(PAIRS, 0, rd)
         if LOOP:
-            FIRST: tl.constexpr = entry(PAIRS, 0, 0, 0, 1)
-            TURN: tl.constexpr = entry(PAIRS, 0, 0, 1, 1) - entry(PAIRS, 0, 0, 0, 1)
-            AHEAD: tl.constexpr = entry(OFFSETS, 0, 1) - entry(OFFSETS, 0, 0)
-            for i in range(COUNT):
-                d = bd * STEP[0] + entry(OFFSETS, 0, 0) + i * AHEAD
-                part = plane(
-                    part, FIRST + i * TURN, rd, src, weights, image, d, bh, bw, channel, inside, channels, channels,
-                    source, readable, K, OFFSETS, PAIRS, STEP, LAST, VECTOR, SUM,
+            for rh in tl.static_range(RH // MANY):
+                sums = sums + looped(
+                    rd, rh * MANY, MANY, src, weights, image, bd, bh, bw, channel, inside, channels, source, readable,
+                    K, OFFSETS, PAIRS, STEP, LAST, VECTOR, SUM, (BR, BC),
                 )  # fmt: skip
         else:
-            for i in tl.static_range(COUNT):
+            part = ()
+            for _ in tl.static_range(RH * RW):
+                part = part + (tl.zeros((BR, BC), SUM),)
+            for i in tl.static_range(size_of(PAIRS, 0, rd)):
                 d = bd * STEP[0] + entry(OFFSETS, 0, entry(PAIRS, 0, rd, i, 0))
                 part = plane(
-                    part, entry(PAIRS, 0, rd, i, 1), rd, src, weights, image, d, bh, bw, channel, inside, channels, channels,
-                    source, readable, K, OFFSETS, PAIRS, STEP, LAST, VECTOR, SUM,
+                    part, entry(PAIRS, 0, rd, i, 1), src, weights, image, d, bh, bw, channel, inside, channels, source, readable,
+                    K, OFFSETS, PAIRS, STEP, LAST, VECTOR, SUM,
                 )  # fmt: skip
-        sums = sums + part
+            sums = sums + part
     again = False
     if GUARD:
         total = sums[0]
@@ -199,9 +249,23 @@ def gather(
                 there = inside & (d < made[0]) & (h < made[1])
                 reads = (d < kept[0]) & (h < kept[1])
                 line = (image * made[0] + d) * made[1] + h
-                AT: tl.constexpr = (rd * RH + rh) * RW
                 store_line(
-                    dst, sums, AT, line, bw, there, reads, made[2], kept[2], channels, channel, RW, CELLS[2], LAST, STORE, GRADIENT
+                    dst,
+                    sums,
+                    (rd * RH + rh) * RW,
+                    line,
+                    bw,
+                    there,
+                    reads,
+                    made[2],
+                    kept[2],
+                    channels,
+                    channel,
+                    RW,
+                    CELLS[2],
+                    LAST,
+                    STORE,
+                    GRADIENT,
                 )
 
 
@@ -232,7 +296,7 @@ def store_line(
                 parts = parts + (value.to(dst.dtype.element_ty),)
             places = tl.expand_dims(place + g * STORE, 2) + tl.arange(0, STORE)[None, None, :]
             mask = tl.expand_dims(there & (first + g * STORE < width), 2)
-            tl.store(dst + places, joined(parts, 0, 1, STORE), mask=tl.broadcast_to(mask, places.shape))
+            tl.store(dst + places, joined(parts, STORE), mask=tl.broadcast_to(mask, places.shape))
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """What depthwise kernels are compiled for: which cells a program reads for a patch of results, by which taps, and its tile.
 
-A base is a patch of results beside each other; every cell that is loaded serves all results of its patch. Along an axis, base j makes
-the cells j CELLS + r for results r and reads the source cells j STEP + offset, of which each result takes some by some taps: in the
-forward op output r takes tap t at r s - p + t d; in the input gradient result (m, phase) takes what `Window.phases` says. So one
-kernel makes both.
+A base is a patch of results beside each other; every cell that is loaded serves all results of its patch. Along an axis, base j
+makes the cells j CELLS + r for results r and reads the source cells j STEP + offset, of which each result takes some by some taps:
+in the forward op output r takes tap t at r s - p + t d; in the input gradient result (m, phase) takes what `Window.phases` says. So
+one kernel makes both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pullback.problem import Problem
 Pairs = tuple[tuple[tuple[int, int], ...], ...]  # of each result: its (tap, offset)
 THREADS = 128
 MOST_RESULTS = 16  # of a base, all in registers
-MOST_PRODUCTS = 512  # multiply-adds written out in a kernel: more compile for too long
+MOST_PRODUCTS = 112  # multiply-adds written out in a kernel: the compiler's time grows with their square
 PER_LOAD = 5  # instructions of a load beside its conversions: its place, its mask, itself
 
 
@@ -44,6 +44,7 @@ class Plan(NamedTuple):
     store: int  # likewise of the results, in channels_first
     columns: int
     rows: int
+    loop: bool  # over the lines of the source, at run time
 
     @property
     def step(self) -> Three:
@@ -57,12 +58,10 @@ class Plan(NamedTuple):
         return tuple(-(-n // table.cells) for n, table in zip(size, self.tables, strict=True))  # type: ignore[return-value]
 
     def constants(self) -> dict[str, Any]:
-        depth = self.tables[0]
-        even = len(depth.pairs) == 1 and len(depth.offsets) > 1 and prod(t.products() for t in self.tables) > MOST_PRODUCTS // 2
         return {
             "OFFSETS": tuple(table.offsets for table in self.tables),
             "PAIRS": tuple(table.pairs for table in self.tables),
-            "STEP": self.step, "CELLS": self.cells, "VECTOR": self.vector, "STORE": self.store, "LOOP": even,
+            "STEP": self.step, "CELLS": self.cells, "VECTOR": self.vector, "STORE": self.store, "LOOP": self.loop,
         }  # fmt: skip
 
 
@@ -125,29 +124,31 @@ def plan_of(problem: Problem, gradient: bool) -> Plan | None:
     size = axes.size if gradient else axes.out
     item = min(problem.dtype.itemsize, 8)
     best: tuple[float, Plan] | None = None
-    for high, across in product((1, 2, 4), (1, 2, 4, 8)):
-        vector = widest(problem.channels_in, most=2 if item == 8 else 4) if axes.last else _source_vector(axes, gradient, across)
+    for loop, high, across in product((False, True), (1, 2, 4), (1, 2, 4, 7, 8) if axes.last else (1, 2, 4, 8)):
+        vector = (
+            widest(problem.channels_in, most=2 if item == 8 else 4) if axes.last else _source_vector(axes, gradient, across)
+        )
         tables = tables_of(problem, gradient, (1, high, across), 1 if axes.last else vector)
+        depth, line, row = tables
         results = prod(len(t.pairs) for t in tables)
-        products = prod(t.products() for t in tables)
-        depth = tables[0]
-        written = products // (len(depth.offsets) if len(depth.pairs) == 1 and depth.offsets else 1)
-        if written > MOST_PRODUCTS or results > (MOST_RESULTS if vector < 4 or not axes.last else MOST_RESULTS // 2):
-            if not (high == across == 1 and written <= MOST_PRODUCTS and results <= MOST_RESULTS):
-                continue
-        loads = prod(len(t.offsets) for t in tables) if axes.last else prod(len(t.offsets) for t in tables) / vector
-        per_thread = vector if axes.last else 1
-        convert = loads * vector if item == 2 else 0
-        bases = prod(-(-n // t.cells) for n, t in zip(size, tables, strict=True))
-        weights = 2 * axes.taps
-        cost = bases * (products * per_thread + PER_LOAD * loads + convert + 3 * results + weights + 80) / per_thread
+        lines = depth.products() * line.products() if loop else len(depth.offsets) * len(line.offsets)
+        written = len(depth.pairs) * len(line.pairs) * row.products() if loop else prod(t.products() for t in tables)
+        most = MOST_RESULTS // 2 if axes.last and vector == 4 and not loop else MOST_RESULTS
+        if (
+            written > MOST_PRODUCTS
+            or results > (most if high * across > 1 else MOST_RESULTS)
+            or (loop and high > (2 if not gradient or axes.stride[1] == 1 else 1))
+        ):
+            continue
+        each = vector if axes.last else 1  # results of a thread that share places, masks and loads
+        loads = lines * len(row.offsets) / (1 if axes.last else vector)
+        weights = depth.products() * (line.products() // high if loop else axes.kernel[1]) * axes.kernel[2]
+        convert = item == 2
+        cost = prod(t.products() for t in tables) * each + loads * (PER_LOAD + convert * vector)
+        cost += weights * (2 + convert * each) + 4 * results + (10 * lines // high if loop else 0) + 80
+        cost *= prod(-(-n // t.cells) for n, t in zip(size, tables, strict=True)) / each
         if best is None or cost < best[0]:
-            if axes.last:
-                rows, columns = channel_tile(problem.channels_in, THREADS * vector)
-                plan = Plan(tables, vector, 1, columns, rows)
-            else:
-                row = tables[2]
-                whole = len(row.pairs) == row.cells
-                plan = Plan(tables, vector, widest(size[2], row.cells) if whole else 1, THREADS, 1)
-            best = cost, plan
+            rows, columns = channel_tile(problem.channels_in, THREADS * vector) if axes.last else (1, THREADS)
+            store = widest(size[2], row.cells) if not axes.last and len(row.pairs) == row.cells else 1
+            best = cost, Plan(tables, vector, store, columns, rows, loop)
     return best[1] if best else None

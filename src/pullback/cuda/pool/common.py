@@ -15,7 +15,7 @@ WINNER_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "uint32": torch.ui
 
 
 def geometry(axes: Axes) -> dict[str, Any]:
-    return {"K": axes.kernel, "S": axes.stride, "D": axes.dilation, "LAST": axes.last}
+    return {"K": axes.kernel, "S": axes.stride, "D": axes.dilation}
 
 
 @lru_cache(MOST_KEPT)

@@ -3,25 +3,36 @@
 import triton
 import triton.language as tl
 
-from pullback.cuda.places_kernel import taps_inside, tile_places
+from pullback.cuda.places_kernel import first_inside, taps_inside, tile_places
 
 NO_RESULT, WINNERS, INDICES, COLUMN_MAJOR = (tl.constexpr(i) for i in range(4))  # what `found` takes
 BY_TAPS, BY_PADDED_TAPS, BY_NUMBER = (tl.constexpr(i) for i in range(3))  # the divisors of means
 
 
 @triton.jit
+def not_at_most(a, b):
+    """a > b, or one of them is NaN: one comparison of the GPU's."""
+    return (a <= b) == 0
+
+
+@triton.jit
 def max_pool(
     x, y, found, rows, columns, channels, SIZE, OUT, PAD, READ,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, LAST: tl.constexpr, TIES_FIRST: tl.constexpr, PROPAGATE: tl.constexpr,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, ORDER: tl.constexpr, TIES_FIRST: tl.constexpr, PROPAGATE: tl.constexpr,
     EMPTY: tl.constexpr, FOUND: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The winner of each window by the rules of `WinnerRule`, and in `found` its tap or the flat index of its cell."""
     KD: tl.constexpr = K[0]
     KH: tl.constexpr = K[1]
     KW: tl.constexpr = K[2]
-    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, LAST, WIDE)
+    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, ORDER, WIDE)
     best = tl.full((BR, BC), float("-inf"), SUM)
     winner = tl.full((BR, BC), -1, tl.int32)
+    if TIES_FIRST and PROPAGATE:
+        # The first tap inside has won until another is more than -inf: so no test is needed for a window that has none yet.
+        first = first_inside(od * S[0] - PAD[0], KD, D[0]) * KH + first_inside(oh * S[1] - PAD[1], KH, D[1])
+        first = first * KW + first_inside(ow * S[2] - PAD[2], KW, D[2])
+        winner = tl.where(read_taps(od, oh, ow, PAD, READ, K, S, D) > 0, first, winner)
     for kd in tl.static_range(KD):
         d = od * S[0] - PAD[0] + kd * D[0]
         for kh in tl.static_range(KH):
@@ -31,17 +42,20 @@ def max_pool(
             for kw in tl.static_range(KW):
                 w = ow * S[2] - PAD[2] + kw * D[2]
                 valid = there & (w >= 0) & (w < READ[2])
-                value = tl.load(x + (line + w) * channels + channel, mask=valid, other=0.0).to(SUM)
-                if TIES_FIRST:
-                    takes = value > best
+                value = tl.load(x + (line + w) * channels + channel, mask=valid, other=float("-inf")).to(SUM)
+                if TIES_FIRST and PROPAGATE:
+                    takes = not_at_most(value, best) & (best == best)  # a NaN wins, and keeps what it has won
                 else:
-                    takes = value >= best
-                takes = takes | (winner < 0)
-                if PROPAGATE:  # the first NaN wins, and keeps what it has won
-                    takes = (takes | (value != value)) & (best == best)
-                else:
-                    takes = takes & (value == value)
-                takes = takes & valid
+                    if TIES_FIRST:
+                        takes = value > best
+                    else:
+                        takes = value >= best
+                    takes = takes | (winner < 0)
+                    if PROPAGATE:
+                        takes = (takes | (value != value)) & (best == best)
+                    else:
+                        takes = takes & (value == value)
+                    takes = takes & valid
                 best = tl.where(takes, value, best)
                 winner = tl.where(takes, (kd * KH + kh) * KW + kw, winner)
     place = row * columns + column
@@ -88,14 +102,14 @@ def divisor_of(od, oh, ow, SIZE, PAD, HIGH, READ, K: tl.constexpr, S: tl.constex
 @triton.jit
 def avg_pool(
     x, y, rows, columns, channels, SIZE, OUT, PAD, READ, HIGH,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, LAST: tl.constexpr, BY: tl.constexpr, NUMBER: tl.constexpr,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, ORDER: tl.constexpr, BY: tl.constexpr, NUMBER: tl.constexpr,
     EMPTY: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The sum of each window by its divisor."""
     KD: tl.constexpr = K[0]
     KH: tl.constexpr = K[1]
     KW: tl.constexpr = K[2]
-    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, LAST, WIDE)
+    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, ORDER, WIDE)
     total = tl.zeros((BR, BC), SUM)
     for kd in tl.static_range(KD):
         d = od * S[0] - PAD[0] + kd * D[0]
