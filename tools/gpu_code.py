@@ -61,11 +61,14 @@ def report(plan: Any, problem: Any, *tensors: torch.Tensor) -> None:
     loads = re.findall(r"ld\.global\.(?:\w+::\w+\.)*(?:L1::\w+\.)?((?:v\d\.)?b\d+)", ptx)
     kinds = {kind: loads.count(kind) for kind in sorted(set(loads))}
     seen[key] = found
-    print(f"  {kernel.__name__:<22} {taken:5.1f} s  {options.get('num_warps', 4)} warps {found} loads {kinds} {len(ptx.splitlines())} lines")
+    size = f"loads {kinds} {len(ptx.splitlines())} lines"
+    print(f"  {kernel.__name__:<22} {taken:5.1f} s  {options.get('num_warps', 4)} warps {found} {size}")
 
 
 def compile_case(case: CudaCase, layout: str, dtype: torch.dtype) -> None:
-    small = CudaCase(case.name, case.family, 1, case.channels, case.size, case.kernel, case.stride, case.padding, case.groups, case.out)
+    small = CudaCase(
+        case.name, case.family, 1, case.channels, case.size, case.kernel, case.stride, case.padding, case.groups, case.out
+    )
     data = participants.Data(small, layout, dtype, "cpu")
     for op in small.ops:
         print(f"{case.name} {op} {dtype} {layout}", flush=True)

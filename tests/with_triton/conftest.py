@@ -20,6 +20,20 @@ collect_ignore_glob = [] if HAS_TRITON else ["test_*.py"]
 Run = Callable[..., Any]
 
 
+@pytest.fixture(autouse=True)
+def numbers_as_loop_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.6's interpreter has scalars as arrays of one element, which NumPy no longer takes for an index."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
 def _prepare(op: str) -> Any:
     from pullback.ops.explain import PREPARE
 

@@ -6,22 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.torch
+
 CL, CF = "channels_last", "channels_first"
-
-
-@pytest.fixture(autouse=True)
-def numbers_as_loop_bounds(monkeypatch):
-    """Triton 3.6's interpreter has scalars as arrays of one element, which NumPy no longer takes for an index."""
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-
 
 # size, batch, channels, kernel, stride, dilation, padding
 CASES = {

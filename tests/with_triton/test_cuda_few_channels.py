@@ -10,6 +10,8 @@ import pytest
 import pullback as pb
 from pullback.registry import KernelError
 
+pytestmark = pytest.mark.torch
+
 Case = tuple[Any, ...]  # (size, kernel, stride, dilation, padding, channels in and out)
 CASES: dict[str, Case] = {
     "first layer": ((9, 8), (7, 7), 2, 1, 3, 3, 16),

@@ -10,6 +10,8 @@ import pytest
 import pullback as pb
 from pullback.registry import KernelError
 
+pytestmark = pytest.mark.torch
+
 Case = tuple[Any, ...]  # (size, kernel, stride, dilation, padding, groups, input and output channels a group)
 CASES: dict[str, Case] = {
     "3x3": ((7, 6), (3, 3), 1, 1, 1, 4, 4, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,10 @@ def add(subparsers: Any) -> None:
         metavar="MODULE:FUNCTION",
         help="the distinct shapes of a PyTorch model's forward; the function returns (model, inputs)",
     )
+    what.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu",
+        help="cuda: the kernels for an NVIDIA GPU against PyTorch's there, on a list of their own (--case, --op, --dtype, --json)",
+    )  # fmt: skip
     what.add_argument("--list", action="store_true", help="print ops, cases and peers, and run nothing")
     add_run_options(parser)
     parser.set_defaults(run=run)
@@ -91,7 +96,23 @@ def add(subparsers: Any) -> None:
         command.add(actions)
 
 
+def _run_on_gpu(options: argparse.Namespace) -> int:
+    """The benchmark of the cuda backend, which has a list and a table of its own."""
+    if find_spec("torch") is None or find_spec("triton") is None:
+        print("pullback bench: --device cuda needs PyTorch and Triton: pip install 'pullback[cuda]'", file=sys.stderr)
+        return 2
+    from pullback.bench.cuda.run import main
+
+    given = list(options.case or ())
+    for option, values in (("--op", options.op), ("--dtype", options.dtype)):
+        given += [part for value in values or () for part in (option, value)]
+    main(given + (["--json", str(options.json)] if options.json else []))
+    return 0
+
+
 def run(options: argparse.Namespace) -> int:
+    if options.device == "cuda":
+        return _run_on_gpu(options)
     try:
         selection = select(options)
         check_files(options.json, options.plot)

@@ -9,11 +9,25 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from pullback.ops.arguments import FEWEST_AXES
 from pullback.ops.foreign_arrays import is_device_array, library_of, refuse_recorded
-from pullback.registry import CUDA, KernelError, why_unavailable
+from pullback.registry import CUDA, Explanation, KernelError, explain_problem, why_unavailable
+from pullback.registry.in_force import asked_backend
+from pullback.settings import during
 from pullback.shown import shown
 
 MODULES = {"jaxlib": "jax.dlpack", "jax": "jax.dlpack"}  # where a library keeps from_dlpack, if not at its top
+
+
+def explain_on_arrays(prepare: Callable[..., tuple[Any, ...]], args: tuple[Any, ...], keywords: dict[str, Any]) -> Explanation:
+    """Which kernel would run such a call."""
+    import torch
+
+    from pullback.cuda.call import problem_of
+
+    given = [torch.from_dlpack(value) if is_device_array(value) else value for value in args]
+    with during(asked_backend, CUDA):
+        return explain_problem(problem_of(prepare, given, keywords))
 
 
 def run_on_arrays(prepare: Callable[..., tuple[Any, ...]], out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -33,6 +47,8 @@ def run_on_arrays(prepare: Callable[..., tuple[Any, ...]], out: Any, args: tuple
             refuse_recorded(op, f"argument {position + 1}", value)
             value = value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
             devices.add(value.device)
+        elif getattr(value, "ndim", 0) >= FEWEST_AXES:
+            raise ValueError(f"{op}: argument {position + 1} is in the CPU's memory and others are on a GPU; move it there")
         given.append(value)
     if len(devices) > 1:
         raise ValueError(f"{op}: the arrays are on {' and '.join(sorted(map(str, devices)))}; move them to one device")

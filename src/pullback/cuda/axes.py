@@ -32,17 +32,10 @@ class Axes(NamedTuple):
     def taps(self) -> int:
         return prod(self.kernel)
 
-    @property
-    def phase_count(self) -> int:
-        return prod(min(n, s) for n, s in zip(self.size, self.stride, strict=True))
-
-    def tile_grid(self, cells: Three, lines: bool = False) -> tuple[int, int]:
-        """(rows, columns) of all tiles over images of these cells; `lines`: in channels_first one row for each line of cells."""
-        depth, height, width = cells
-        count = self.images * depth * height
-        if lines and not self.last:
-            return count, width
-        return (count * width, self.channels) if self.last else (1, count * width)
+    def tile_grid(self, cells: Three) -> tuple[int, int]:
+        """(rows, columns) of all tiles over images of these cells: see places_kernel.py."""
+        count = self.images * prod(cells)
+        return (count, self.channels) if self.last else (1, count)
 
     def readers(self) -> tuple[Three, Three, Three, Three, Three]:
         """(g, step, dilation step, inverse, most readers) of the axes, by which a cell finds the outputs that read it: output

@@ -19,6 +19,7 @@ from pullback.problem import IndexProblem, Problem
 from pullback.window import span
 
 aten = torch.ops.aten
+FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def _to_first(problem: Problem, tensor: torch.Tensor) -> torch.Tensor:
@@ -33,8 +34,12 @@ def _from_first(problem: Problem, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _filter(problem: Problem, filter: torch.Tensor) -> torch.Tensor:
+    """A filter with PyTorch's axes, in the memory order by which cuDNN chooses its kernels."""
     rank = problem.window.rank
-    return filter.permute(rank + 1, rank, *range(rank)) if problem.layout == "channels_last" else filter
+    if problem.layout == "channels_first":
+        return filter.contiguous()
+    first = filter.permute(rank + 1, rank, *range(rank))
+    return first.contiguous(memory_format=FORMATS[rank]) if rank in FORMATS else first.contiguous()
 
 
 class _Exact:
@@ -144,7 +149,7 @@ def max_pool_jvp(problem: Problem, t: torch.Tensor, x: torch.Tensor) -> torch.Te
 
 
 def _check_indices(problem: IndexProblem, indices: torch.Tensor) -> None:
-    """ValueError for an index out of range, which on the device would end the program. While a graph is captured nobody can wait."""
+    """ValueError for an index out of range, which on the device would end the program. (A graph's capture cannot wait for that.)"""
     if not indices.numel() or (indices.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     low, high = (int(value) for value in indices.aminmax())

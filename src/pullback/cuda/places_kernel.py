@@ -1,8 +1,8 @@
 """What tiles have in common: which cells the rows and columns of a tile are, and where those lie.
 
 channels_last: a row is one cell of one image, the columns are its channels. channels_first: every channel counts as an image of
-one channel; all cells of all images are columns of one row, or a row is a line of cells along the width and the columns are its
-cells. So the place of a cell is ((image * depth + d) * height + h) * width + w, times the channels, plus the channel, in both.
+one channel, and all cells of all images are columns of one row. So the place of a cell is
+((image * depth + d) * height + h) * width + w, times the channels, plus the channel, in both.
 
 Arguments of three entries, for depth, height and width: SIZE, OUT cells of input and output, PAD low padding, READ cells that may
 be read, and at compile time K kernel, S stride, D dilation.
@@ -11,7 +11,7 @@ be read, and at compile time K kernel, S stride, D dilation.
 import triton
 import triton.language as tl
 
-LAST, LINES, FLAT = (tl.constexpr(i) for i in range(3))  # how the cells of a result lie in the rows and columns of tiles
+LAST, FLAT = (tl.constexpr(i) for i in range(2))  # how the cells of a result lie in the rows and columns of tiles
 
 
 @triton.jit
@@ -30,8 +30,8 @@ def split_small(number, size, MOST: tl.constexpr):
 def tile_places(rows, columns, cells, BR: tl.constexpr, BC: tl.constexpr, ORDER: tl.constexpr, WIDE: tl.constexpr):
     """(row, column, image, d, h, w, channel, inside) of this program's tile over images of these cells.
 
-    w is of the rows in channels_last (ORDER LAST) and of the columns where rows are lines (LINES); where all cells are columns of
-    one row (FLAT), everything is of the columns. The channel is 0 where there is only one.
+    The cells are those of the rows in channels_last (ORDER LAST), and of the columns where all cells are columns of one row
+    (FLAT). The channel is 0 where there is only one.
     Only the first cell of a tile is divided by the sizes; the others follow it.
     """
     blocks = (columns + BC - 1) // BC
@@ -50,11 +50,8 @@ def tile_places(rows, columns, cells, BR: tl.constexpr, BC: tl.constexpr, ORDER:
     if ORDER == FLAT:
         first = first_column
         ahead = tl.arange(0, BC)[None, :]
-    if ORDER == LINES:
-        w = column
-    else:
-        ahead, w = split_small((first % cells[2]).to(tl.int32) + ahead, cells[2], MOST)
-        first = first // cells[2]
+    ahead, w = split_small((first % cells[2]).to(tl.int32) + ahead, cells[2], MOST)
+    first = first // cells[2]
     if ORDER == LAST:
         channel = column
     ahead, h = split_small((first % cells[1]).to(tl.int32) + ahead, cells[1], MOST)
@@ -76,36 +73,3 @@ def taps_inside(start, low, high, K: tl.constexpr, D: tl.constexpr):
     first = tl.minimum((tl.maximum(low - start, 0) + D - 1) // D, K)
     end = tl.minimum((tl.maximum(high - start, 0) + D - 1) // D, K)
     return tl.maximum(end - first, 0)
-
-
-@triton.constexpr_function
-def length(phases, axis, phase):
-    """How many taps read the cells of a phase. `phases`: (tap, shift) pairs by axis and phase, as `Window.phases` has them."""
-    return len(phases[axis][phase])
-
-
-@triton.constexpr_function
-def count(phases, axis):
-    return len(phases[axis])
-
-
-@triton.constexpr_function
-def tap_of(phases, axis, phase, number):
-    return phases[axis][phase][number][0]
-
-
-@triton.constexpr_function
-def shift_of(phases, axis, phase, number):
-    """Cell j of a phase is read by this tap from output j + shift."""
-    return phases[axis][phase][number][1]
-
-
-@triton.jit
-def interleaved(parts, START: tl.constexpr, STEP: tl.constexpr, COUNT: tl.constexpr):
-    """parts[START], parts[START + STEP], ..., COUNT of them (a power of two), side by side along the columns."""
-    if COUNT == 1:
-        return parts[START]
-    else:  # noqa: RET505 (what follows a return would be compiled as well, without end)
-        return tl.interleave(
-            interleaved(parts, START, 2 * STEP, COUNT // 2), interleaved(parts, START + STEP, 2 * STEP, COUNT // 2)
-        )

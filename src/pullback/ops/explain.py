@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from pullback.ops import adaptive_pool, avg_pool, conv, conv_transpose, max_pool, pool_tangent, unpool
+from pullback.ops.foreign_arrays import any_device_array
 from pullback.ops.hints import check_names
 from pullback.registry import Explanation, explain_problem
 from pullback.shown import shown
@@ -46,4 +47,8 @@ def explain(op_name: str, *args: Any, **keywords: Any) -> Explanation:
         raise ValueError(f"explain: unknown op {shown(op_name)}; the ops are {', '.join(PREPARE)}") from None
     check_names(getattr(MODULES[op_name], op_name), args, keywords)
     kept = {name: value for name, value in keywords.items() if name not in NOT_EXPLAINED}
+    if any_device_array(args):
+        from pullback.cuda.arrays import explain_on_arrays
+
+        return explain_on_arrays(prepare, args, kept)
     return explain_problem(prepare(*args, **kept)[0])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import get_autocast_dtype, is_autocast_enabled
 from torch.compiler import is_compiling
 from torch.fx import Proxy
 
-from pullback.torch import functional
+from pullback.settings import what_is_set
+from pullback.torch import functional, gpu_layers
 from pullback.torch.adaptive import output_sizes, why_mean_left, why_unequal
 from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
@@ -24,6 +26,7 @@ from pullback.torch.choice import (
     unsuitable,
 )
 from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, is_paused, key_of, ops_wanted
+from pullback.torch.gpu_layers import ready
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
 from pullback.torch.on_gpu import THEIRS, conv_kernels, pool_kernels
@@ -32,7 +35,22 @@ from pullback.torch.pooling import pool_keywords
 from pullback.torch.taking import with_calls, without_calls
 
 CUDNN = "on a GPU cuDNN has it"
+# Multiplications of a convolution, and elements of a pooled input, from which on a GPU saves more time than the Python of our call
+# takes: a network whose layers are smaller waits for the CPU.
+GPU_SMALL_WORK, GPU_SMALL_POOL = 1 << 28, 1 << 22
+GPU_SMALL = "it is so small for a GPU that the call would cost more than it saves"
 NO_OPS: frozenset[str] = frozenset()
+GPU_PLANS, MOST_GPU_PLANS = "pullback_gpu_plans", 64  # attribute of a layer that has been called on a GPU
+
+
+class GpuPlans(dict[Any, Any]):
+    """Of one layer, by kinds of input. Copies and pickles begin anew."""
+
+    def __reduce__(self) -> Any:
+        return GpuPlans, ()
+
+    def __deepcopy__(self, memo: Any) -> GpuPlans:
+        return GpuPlans()
 
 
 class Accelerated:
@@ -70,6 +88,11 @@ class Accelerated:
         """On the kernels that are chosen. What PyTorch's forward calls is its own, whatever the model around it takes."""
         if type(input) is Pending:
             return self.forward(input.plain(), *more)
+        if type(input) is torch.Tensor and input.is_cuda and not is_compiling():
+            return self.forward_on_gpu(input, *more)
+        if is_compiling() and isinstance(input, torch.Tensor) and input.is_cuda:  # it has kernels of its own to fuse
+            theirs: Any = super()
+            return theirs.forward(input, *more)
         choices = self.__dict__.get(CHOICES)
         if (
             choices is not None
@@ -81,6 +104,32 @@ class Accelerated:
         ):
             return choices.steps.call(self, choices, key_of(self, input), input, *more)
         return self.settled(input, *more)
+
+    def forward_on_gpu(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        """By the lists of the cuda backend, which are asked once for each kind of input."""
+        auto = is_autocast_enabled("cuda") and get_autocast_dtype("cuda")
+        weight = self._parameters.get("weight")
+        like = None if weight is None else (weight.shape, weight.stride())
+        key = (input.shape, input.stride(), input.dtype, like, auto, what_is_set())
+        plans = self.__dict__.get(GPU_PLANS)
+        if plans is None:
+            plans = self.__dict__[GPU_PLANS] = GpuPlans()
+        plan = plans.get(key, UNKNOWN)
+        if plan is UNKNOWN:
+            if len(plans) >= MOST_GPU_PLANS:
+                plans.clear()
+            plan = plans[key] = self.gpu_plan(input, *more) if self.why_left(input) is None else None
+        if plan is None or not ready(input):
+            theirs: Any = super()
+            return without_calls(theirs.forward, input, *more)
+        return without_calls(self.run_gpu_plan, plan, input)
+
+    def gpu_plan(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        """What `run_gpu_plan` runs for such an input; None where it is PyTorch's."""
+        return None
+
+    def run_gpu_plan(self: Any, plan: Any, input: torch.Tensor) -> Any:
+        raise NotImplementedError
 
     def plain(self: Any, input: torch.Tensor, *more: Any) -> Any:
         """PyTorch's own forward."""
@@ -161,6 +210,8 @@ class ConvLayer(Accelerated):
 
     def loses(self: Any, input: torch.Tensor) -> str | None:
         if input.is_cuda:
+            if self.outputs(input) * self.weight.numel() < GPU_SMALL_WORK:
+                return GPU_SMALL
             return None if self.on_gpu(input) else CUDNN
         return conv_reason(input, self.weight, self.outputs(input), self.groups)
 
@@ -168,9 +219,20 @@ class ConvLayer(Accelerated):
         """The ops that our kernels take on a GPU."""
         if input.dim() != self.spatial_rank + 2 or is_compiling():
             return NO_OPS
+        if self.outputs(input) * self.weight.numel() < GPU_SMALL_WORK:
+            return NO_OPS
         keywords = {**self.keywords(input), "layout": layout_of(input, self.weight)}
         kernels = conv_kernels(input, self.weight, computed_dtype(input), keywords)
         return frozenset(op for op, kernel in zip(MIXED_OPS, kernels, strict=True) if kernel not in THEIRS)
+
+    def gpu_plan(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        keywords = {**self.keywords(input, *more), "layout": layout_of(input, self.weight)}
+        if not torch_can(keywords):
+            return None
+        return gpu_layers.conv_plan(input, self.weight, computed_dtype(input), keywords, self.on_gpu(input))
+
+    def run_gpu_plan(self: Any, plan: Any, input: torch.Tensor) -> Any:
+        return gpu_layers.conv(plan, *autocast(input, self.weight, self.bias))
 
     def keywords(self: Any, *more: Any) -> dict[str, Any]:
         name = f"conv{self.spatial_rank}d"
@@ -241,8 +303,18 @@ class PoolLayer(Accelerated):
             return pool_reason(input)
         if input.dim() != self.spatial_rank + 2 or is_compiling():
             return "on a GPU only batches are taken, and what torch.compile traces is left to it"
+        if input.numel() < GPU_SMALL_POOL:
+            return GPU_SMALL
         kernels = pool_kernels(self.gpu_op, input, layout_of(input), self.gpu_keywords(input))
         return "PyTorch has it as fast on a GPU" if any(kernel in THEIRS for kernel in kernels) else None
+
+    def gpu_plan(self: Any, input: torch.Tensor, *more: Any) -> Any:
+        if getattr(self, "return_indices", False) or (getattr(self, "divisor_override", None) or 1) < 1:
+            return None
+        return gpu_layers.pool_plan(input, self.gpu_op, layout_of(input), self.gpu_keywords(input))
+
+    def run_gpu_plan(self: Any, plan: Any, input: torch.Tensor) -> Any:
+        return gpu_layers.pool(plan, input)
 
     def gpu_keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
         """What the op is called with beside its tensor and layout."""
@@ -269,7 +341,8 @@ class AvgPoolLayer(PoolLayer):
     def gpu_keywords(self: Any, input: torch.Tensor) -> dict[str, Any]:
         name, rank = f"avg_pool{self.spatial_rank}d", self.spatial_rank
         window = pool_keywords(name, input, rank, self.kernel_size, self.stride, self.padding, 1, self.ceil_mode)
-        return {**window, "count_include_pad": bool(self.count_include_pad)}
+        divisor = getattr(self, "divisor_override", None)
+        return {**window, "count_include_pad": bool(self.count_include_pad), "divisor": divisor}
 
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         pool, divisor = MEANS[self.spatial_rank], getattr(self, "divisor_override", None)  # PyTorch's has none along one axis
@@ -281,7 +354,7 @@ class _Adaptive(PoolLayer):
         return output_sizes(type(self).__name__, input.shape[-self.spatial_rank :], self.output_size)
 
     def cannot(self: Any, input: torch.Tensor) -> str | None:
-        refused = super().cannot(input)
+        refused = PoolLayer.cannot(self, input)  # no super(): torch.compile cannot trace it here
         if refused is not None or torch.compiler.is_compiling():
             return refused or "its windows would hold for one size only, while torch.compile may leave sizes open"
         left: str | None = self.why_windows(input, self.outputs(input))

@@ -10,13 +10,15 @@ from torch import nn
 
 from pullback import registry
 from pullback.torch.choices import CHOICES, Choices
-from pullback.torch.layers import Accelerated
+from pullback.torch.layers import GPU_PLANS, Accelerated
 from pullback.torch.modules import BACK, SWAPS
 from pullback.torch.norm_layers import BatchNormLayer
 from pullback.torch.pending import FUSES
 from pullback.torch.selection import Wishes, names_of, select
 from pullback.torch.taking import TAKES, calls_functions, plain_class, taking_class
 from pullback.torch.whole_steps import WholeSteps
+
+MOST_FEW_CHANNELS = 4  # of a convolution without groups that has kernels of ours on a GPU
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -59,6 +61,9 @@ def accelerate(
             _restore(layer)
             continue
         ours = SWAPS.get(plain_class(type(layer)))
+        if ours is not None and _never_on_gpu(layer):
+            _restore(layer)
+            continue
         if ours is not None:
             _restore(layer)
             layer.__class__ = ours
@@ -72,6 +77,15 @@ def accelerate(
             module.__class__ = taking_class(plain_class(type(module)))
             module.__dict__[TAKES] = module in chosen
     return model
+
+
+def _never_on_gpu(layer: Any) -> bool:
+    """Whether a layer has its parameters on a GPU, and no kernel of ours there: as it is, its calls cost nothing more."""
+    weight = layer._parameters.get("weight")
+    if weight is None or not weight.is_cuda:
+        return False
+    few = getattr(layer, "groups", 1) > 1 or getattr(layer, "in_channels", MOST_FEW_CHANNELS + 1) <= MOST_FEW_CHANNELS
+    return not few
 
 
 def _mark(layer: Any, measure: bool, tune: bool, steps: WholeSteps) -> None:
@@ -95,7 +109,7 @@ def _restore(module: nn.Module) -> None:
     kind = BACK.get(kind, kind)
     if kind is not type(module):
         module.__class__ = kind
-        for mark in (CHOICES, TAKES, FUSES):
+        for mark in (CHOICES, TAKES, FUSES, GPU_PLANS):
             module.__dict__.pop(mark, None)
 
 

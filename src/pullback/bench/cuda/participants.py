@@ -111,7 +111,8 @@ def compiled(data: Data, op: str) -> Run:
     x = data.x.detach().requires_grad_()
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = function(x * 1.0, list(case.kernel), case.stride, case.padding)  # something to fuse, or it would be aten's
+        # Something to fuse with: alone it would be PyTorch's own kernel again.
+        y: torch.Tensor = function(x * 1.0, list(case.kernel), case.stride, case.padding)
         return y
 
     made = torch.compile(forward, dynamic=False)
@@ -137,4 +138,6 @@ def as_pytorch(data: Data, op: str, found: Any) -> torch.Tensor:
     found = last_of(found)
     if data.layout == FIRST:
         return found
-    return found.permute((-1, -2, *range(found.dim() - 2))) if op == "conv_grad_filter" else found.permute(from_last(found.dim()))
+    return (
+        found.permute((-1, -2, *range(found.dim() - 2))) if op == "conv_grad_filter" else found.permute(from_last(found.dim()))
+    )

@@ -60,7 +60,9 @@ def row(case: CudaCase, op: str, dtype: str, layout: str, data: make.Data, compi
         made["failed"] = repr(error)[:600]
         return made
     item = DTYPES[dtype].itemsize
-    made |= {f"{name}_ms": median for name, (median, _) in times.items()} | {f"{name}_best": best for name, (_, best) in times.items()}
+    made |= {f"{name}_ms": median for name, (median, _) in times.items()} | {
+        f"{name}_best": best for name, (_, best) in times.items()
+    }
     peers = [median for name, (median, _) in times.items() if name != "ours"]
     made["ratio"] = min(peers) / times["ours"][0]
     made["rate"] = case.bytes_of(op, item) / times["ours"][0] / 1e9  # TB/s
@@ -85,21 +87,28 @@ def line(made: dict[str, Any], copy: float) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pullback.bench.cuda", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="pullback bench --device cuda", description=__doc__)
     parser.add_argument("cases", nargs="*", help="parts of names")
     parser.add_argument("--dtype", action="append", choices=DTYPES)
     parser.add_argument("--op", action="append")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        raise SystemExit("pullback bench --device cuda: there is no NVIDIA GPU here that PyTorch can use")
     torch.backends.cudnn.benchmark = True
     copy = copy_rate()
     import triton
 
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, Python {platform.python_version()}")
-    print(f"copy {copy / 1e12:.2f} TB/s; rate: the least bytes an op must move, by its time; ratio: the best of PyTorch's times by ours")
-    print("case           op                dtype     layout              ours    eager  compile  ratio   TB/s  copy TFLOP/s error")
+    device, python = torch.cuda.get_device_name(), platform.python_version()
+    print(f"{device}, torch {torch.__version__}, triton {triton.__version__}, Python {python}")
+    print(
+        f"copy {copy / 1e12:.2f} TB/s; rate: the least bytes an op must move, by its time; ratio: PyTorch's best time by ours"
+    )
+    print(
+        "case           op                dtype     layout              ours    eager  compile  ratio   TB/s  copy TFLOP/s error"
+    )
     found = []
     for made in rows(given.cases, given.dtype or list(DTYPES), given.op or (), not given.no_compile):
         found.append(made)
@@ -111,4 +120,4 @@ def main() -> None:
                 mean = math.exp(statistics.fmean(map(math.log, ratios)))
                 print(f"{family:<10} {dtype:<9} {len(ratios):3} rows, geometric mean {mean:.2f}, worst {min(ratios):.2f}")
     if given.json:
-        given.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "copy": copy, "rows": found}))
+        given.json.write_text(json.dumps({"device": device, "torch": torch.__version__, "copy": copy, "rows": found}))

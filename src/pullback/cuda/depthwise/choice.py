@@ -10,6 +10,8 @@ from pullback.problem import Problem
 MOST_ALONG_AXIS = 11
 MOST_TAPS = 343
 MOST_PHASES = 16
+FEW_TAPS, SOME_TAPS = 9, 25
+LARGE = 1 << 25  # elements of x of a filter gradient that is bound by memory
 
 
 def can(problem: Problem) -> str | None:
@@ -22,6 +24,19 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
-    if problem.op == "conv_grad_input" and prod(problem.window.stride) > MOST_PHASES:
+    """Measured on an H200 against cuDNN 9 (PyTorch 2.11), which has kernels of its own for 2-D in channels_last alone."""
+    window, op = problem.window, problem.op
+    if op == "conv_grad_input" and prod(window.stride) > MOST_PHASES:
         return "strides this large leave most taps without a reader, and it looks at every tap of every cell"
-    return None
+    if problem.layout == "channels_first" or window.rank != 2 or op == "conv_grad_input":
+        return None
+    half, strided = problem.dtype.itemsize == 2, max(window.stride) > 1
+    if op == "conv":
+        if window.tap_count > FEW_TAPS or (half and strided):
+            return None
+        return "windows this small are as fast in cuDNN"
+    if window.tap_count > SOME_TAPS and problem.dtype.itemsize >= 4:
+        return None
+    if window.tap_count <= FEW_TAPS and half and prod(problem.input_shape) >= LARGE:
+        return None
+    return "this filter gradient is as fast in cuDNN, or faster"

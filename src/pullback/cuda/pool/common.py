@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pullback.cuda.axes import MOST_KEPT, Axes
-from pullback.cuda.pool import forward_kernel as kernels
+from pullback.cuda.pool import windows_kernel as kernels
 from pullback.problem import Problem
 
 WINNER_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16, "uint32": torch.uint32}
@@ -28,3 +28,10 @@ def divisor_options(problem: Problem) -> dict[str, Any]:
     if all((window.axis_divisor(axis, rule) == window.kernel[axis]).all() for axis in range(window.rank)):
         return {"BY": kernels.BY_NUMBER.value, "NUMBER": window.tap_count}
     return {"BY": (kernels.BY_TAPS if rule == "valid" else kernels.BY_PADDED_TAPS).value, "NUMBER": 1}
+
+
+@lru_cache(MOST_KEPT)
+def some_empty(problem: Problem) -> bool:
+    """Whether a window may lie wholly in the padding."""
+    window = problem.window
+    return any((window.tap_ranges(axis)[1] == 0).any() for axis in range(window.rank))

@@ -1,4 +1,4 @@
-"""Max and average pooling on a GPU: what `forward_kernel` is launched with."""
+"""Max and average pooling on a GPU: what `forward_kernel` and, for large windows, `loop_kernel` are launched with."""
 
 from __future__ import annotations
 
@@ -9,23 +9,37 @@ import torch
 from pullback.cuda.axes import axes_of
 from pullback.cuda.launch import Launch, launch, tiled
 from pullback.cuda.places_kernel import FLAT, LAST
-from pullback.cuda.pool import forward_kernel as kernels
-from pullback.cuda.pool.common import WINNER_TYPES, divisor_options, geometry
+from pullback.cuda.pool import forward_kernel, loop_kernel
+from pullback.cuda.pool import windows_kernel as windows
+from pullback.cuda.pool.common import WINNER_TYPES, divisor_options, geometry, some_empty
+from pullback.cuda.pool.plan import patched, plan_of
 from pullback.problem import Problem
 
 
+def _launch(problem: Problem, maximum: bool, patches: Any, loop: Any, **options: Any) -> Launch:
+    axes, plan = axes_of(problem), plan_of(problem, False, maximum)
+    numbers: tuple[Any, ...] = (axes.size, axes.out, axes.low, axes.readable)
+    if not maximum:
+        numbers += (axes.high,)
+    options |= geometry(axes) | {"EMPTY": problem.empty, "SOME_EMPTY": some_empty(problem)}
+    if plan is None:
+        order = LAST if axes.last else FLAT
+        return tiled(loop, problem, axes.tile_grid(axes.out), (axes.channels, *numbers), ORDER=order.value, **options)
+    programs, first, chosen = patched(problem, plan, gradient=False)
+    return Launch(patches, programs, first + numbers, options | chosen)
+
+
 def max_pool_launch(problem: Problem) -> Launch:
-    axes, rule = axes_of(problem), problem.winner
+    rule = problem.winner
     assert rule is not None
-    kind = kernels.NO_RESULT
+    kind = windows.NO_RESULT
     if problem.return_winners:
-        kind = kernels.WINNERS
+        kind = windows.WINNERS
     elif problem.return_indices:
-        kind = kernels.COLUMN_MAJOR if problem.storage_order else kernels.INDICES
-    return tiled(
-        kernels.max_pool, problem, axes.tile_grid(axes.out), (axes.channels, axes.size, axes.out, axes.low, axes.readable),
-        ORDER=(LAST if axes.last else FLAT).value, TIES_FIRST=rule.ties == "first", PROPAGATE=rule.nan == "propagate",
-        EMPTY=problem.empty, FOUND=kind.value, **geometry(axes),
+        kind = windows.COLUMN_MAJOR if problem.storage_order else windows.INDICES
+    return _launch(
+        problem, True, forward_kernel.max_pool, loop_kernel.max_pool,
+        TIES_FIRST=rule.ties == "first", PROPAGATE=rule.nan == "propagate", FOUND=kind.value,
     )  # fmt: skip
 
 
@@ -40,12 +54,7 @@ def max_pool(problem: Problem, x: torch.Tensor) -> Any:
 
 
 def avg_pool_launch(problem: Problem) -> Launch:
-    axes = axes_of(problem)
-    return tiled(
-        kernels.avg_pool, problem, axes.tile_grid(axes.out),
-        (axes.channels, axes.size, axes.out, axes.low, axes.readable, axes.high),
-        ORDER=(LAST if axes.last else FLAT).value, EMPTY=problem.empty, **geometry(axes), **divisor_options(problem),
-    )  # fmt: skip
+    return _launch(problem, False, forward_kernel.avg_pool, loop_kernel.avg_pool, **divisor_options(problem))
 
 
 def avg_pool(problem: Problem, x: torch.Tensor) -> torch.Tensor:

@@ -1,129 +1,178 @@
-"""Max and average pooling: every output looks at the cells of its window, tap by tap."""
+"""Max and average pooling in patches: every cell that a program loads serves all results of its patch.
+
+A line of cells is first taken together along the width, once for all results of a column; then the lines of each window are.
+"""
+
+# ruff: noqa: RUF005 (the language of kernels has no unpacking)
 
 import triton
 import triton.language as tl
 
-from pullback.cuda.places_kernel import first_inside, taps_inside, tile_places
-
-NO_RESULT, WINNERS, INDICES, COLUMN_MAJOR = (tl.constexpr(i) for i in range(4))  # what `found` takes
-BY_TAPS, BY_PADDED_TAPS, BY_NUMBER = (tl.constexpr(i) for i in range(3))  # the divisors of means
+from pullback.cuda.depthwise.lines_kernel import among, entry, size_of, tap_at
+from pullback.cuda.pool.lines_kernel import bases_of_tile, loaded, store_patch
+from pullback.cuda.pool.windows_kernel import (
+    NO_RESULT,
+    WINNERS,
+    cell_of_winner,
+    first_winner,
+    mean_of,
+    takes_over,
+)
 
 
 @triton.jit
-def not_at_most(a, b):
-    """a > b, or one of them is NaN: one comparison of the GPU's."""
-    return (a <= b) == 0
+def winners_of_line(
+    xs, first, there, readable, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, TIES_FIRST: tl.constexpr, PROPAGATE: tl.constexpr
+):  # fmt: skip
+    """(bests, taps along the width) of one line, for each result along the width; taps -1 where no cell may win."""
+    bests = ()
+    taps = ()
+    for rw in tl.static_range(size_of(PAIRS, 2)):
+        best = xs[entry(PAIRS, 2, rw, 0, 0)]
+        if TIES_FIRST and PROPAGATE:
+            winner = tl.zeros(best.shape, tl.int32)
+        else:
+            valid = there & among(first + entry(OFFSETS, 2, entry(PAIRS, 2, rw, 0, 0)), readable)
+            if not PROPAGATE:
+                valid = valid & (best == best)
+            winner = tl.where(valid, 0, -1)
+        for n in tl.static_range(1, size_of(PAIRS, 2, rw)):
+            value = xs[entry(PAIRS, 2, rw, n, 0)]
+            valid = there & among(first + entry(OFFSETS, 2, entry(PAIRS, 2, rw, n, 0)), readable)
+            takes = takes_over(value, valid, best, winner, TIES_FIRST, PROPAGATE)
+            best = tl.where(takes, value, best)
+            winner = tl.where(takes, n, winner)
+        bests = bests + (best,)
+        taps = taps + (winner,)
+    return bests, taps
 
 
 @triton.jit
 def max_pool(
-    x, y, found, rows, columns, channels, SIZE, OUT, PAD, READ,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, ORDER: tl.constexpr, TIES_FIRST: tl.constexpr, PROPAGATE: tl.constexpr,
-    EMPTY: tl.constexpr, FOUND: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    x, y, found, rows, columns, vectors, BASES, SIZE, OUT, PAD, READ,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr,
+    CELLS: tl.constexpr, VECTOR: tl.constexpr, STORE: tl.constexpr, LAST: tl.constexpr, TIES_FIRST: tl.constexpr,
+    PROPAGATE: tl.constexpr, SOME_EMPTY: tl.constexpr, EMPTY: tl.constexpr, FOUND: tl.constexpr, SUM: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The winner of each window by the rules of `WinnerRule`, and in `found` its tap or the flat index of its cell."""
-    KD: tl.constexpr = K[0]
-    KH: tl.constexpr = K[1]
-    KW: tl.constexpr = K[2]
-    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, ORDER, WIDE)
-    best = tl.full((BR, BC), float("-inf"), SUM)
-    winner = tl.full((BR, BC), -1, tl.int32)
-    if TIES_FIRST and PROPAGATE:
-        # The first tap inside has won until another is more than -inf: so no test is needed for a window that has none yet.
-        first = first_inside(od * S[0] - PAD[0], KD, D[0]) * KH + first_inside(oh * S[1] - PAD[1], KH, D[1])
-        first = first * KW + first_inside(ow * S[2] - PAD[2], KW, D[2])
-        winner = tl.where(read_taps(od, oh, ow, PAD, READ, K, S, D) > 0, first, winner)
-    for kd in tl.static_range(KD):
-        d = od * S[0] - PAD[0] + kd * D[0]
-        for kh in tl.static_range(KH):
-            h = oh * S[1] - PAD[1] + kh * D[1]
-            line = ((image * SIZE[0] + d) * SIZE[1] + h) * SIZE[2]
-            there = inside & (d >= 0) & (d < READ[0]) & (h >= 0) & (h < READ[1])
-            for kw in tl.static_range(KW):
-                w = ow * S[2] - PAD[2] + kw * D[2]
-                valid = there & (w >= 0) & (w < READ[2])
-                value = tl.load(x + (line + w) * channels + channel, mask=valid, other=float("-inf")).to(SUM)
-                if TIES_FIRST and PROPAGATE:
-                    takes = not_at_most(value, best) & (best == best)  # a NaN wins, and keeps what it has won
-                else:
-                    if TIES_FIRST:
-                        takes = value > best
-                    else:
-                        takes = value >= best
-                    takes = takes | (winner < 0)
-                    if PROPAGATE:
-                        takes = (takes | (value != value)) & (best == best)
-                    else:
-                        takes = takes & (value == value)
-                    takes = takes & valid
-                best = tl.where(takes, value, best)
-                winner = tl.where(takes, (kd * KH + kh) * KW + kw, winner)
-    place = row * columns + column
-    tl.store(y + place, tl.where(winner < 0, EMPTY, best).to(y.dtype.element_ty), mask=inside)
-    if FOUND == WINNERS:
-        tl.store(found + place, winner.to(found.dtype.element_ty), mask=inside)
-    elif FOUND != NO_RESULT:
-        d = (od * S[0] - PAD[0] + (winner // (KH * KW)) * D[0]).to(tl.int64)
-        h = (oh * S[1] - PAD[1] + (winner // KW % KH) * D[1]).to(tl.int64)
-        w = (ow * S[2] - PAD[2] + (winner % KW) * D[2]).to(tl.int64)
-        cells = (image.to(tl.int64) * SIZE[0]) * SIZE[1] * SIZE[2]
-        if FOUND == INDICES:
-            cells += (d * SIZE[1] + h) * SIZE[2] + w
+    """The winner of each window by the rules of `WinnerRule`, and in `found` its tap or the flat index of its cell.
+
+    vectors: of channels, so that VECTOR is known to divide those.
+    """
+    RH: tl.constexpr = size_of(PAIRS, 1)
+    RW: tl.constexpr = size_of(PAIRS, 2)
+    channels = vectors
+    if LAST:
+        channels = vectors * VECTOR
+        columns = channels
+    image, bd, bh, bw, channel, inside = bases_of_tile(rows, columns, BASES, BR, BC, LAST, WIDE)
+    bests = ()
+    winners = ()
+    for r in tl.static_range(RH * RW):
+        bests = bests + (tl.full((BR, BC), float("-inf"), SUM),)
+        winner = tl.full((BR, BC), -1, tl.int32)
+        if TIES_FIRST and PROPAGATE:
+            winner += 1 + first_winner(bd, bh * CELLS[1] + r // RW, bw * CELLS[2] + r % RW, PAD, READ, K, S, D, SOME_EMPTY)
+        winners = winners + (winner,)
+    for i in tl.static_range(size_of(PAIRS, 0, 0)):
+        d = bd * STEP[0] + entry(OFFSETS, 0, entry(PAIRS, 0, 0, i, 0))
+        for j in tl.static_range(size_of(OFFSETS, 1)):
+            h = bh * STEP[1] + entry(OFFSETS, 1, j)
+            there = inside & among(d, READ[0]) & among(h, READ[1])
+            xs = loaded(
+                x, (image * SIZE[0] + d) * SIZE[1] + h, bw, there, SIZE[2], READ[2], channels, channel,
+                OFFSETS, STEP[2], LAST, VECTOR, float("-inf"), SUM,
+            )  # fmt: skip
+            values, taps = winners_of_line(xs, bw * STEP[2], there, READ[2], OFFSETS, PAIRS, TIES_FIRST, PROPAGATE)
+            new_bests = ()
+            new_winners = ()
+            for r in tl.static_range(RH * RW):
+                best = bests[r]
+                winner = winners[r]
+                if tap_at(PAIRS, r // RW, j) >= 0:
+                    value = values[r % RW]
+                    tap = taps[r % RW]
+                    takes = takes_over(value, tap >= 0, best, winner, TIES_FIRST, PROPAGATE)
+                    best = tl.where(takes, value, best)
+                    winner = tl.where(takes, tap + (entry(PAIRS, 0, 0, i, 1) * K[1] + tap_at(PAIRS, r // RW, j)) * K[2], winner)
+                new_bests = new_bests + (best,)
+                new_winners = new_winners + (winner,)
+            bests = new_bests
+            winners = new_winners
+    if SOME_EMPTY or not (TIES_FIRST and PROPAGATE):
+        ys = ()
+        for r in tl.static_range(RH * RW):
+            ys = ys + (tl.where(winners[r] < 0, EMPTY, bests[r]),)
+    else:
+        ys = bests
+    store_patch(y, ys, image, bd, bh, bw, inside, OUT, channels, channel, PAIRS, CELLS, LAST, STORE)
+    if FOUND != NO_RESULT:
+        if FOUND == WINNERS:
+            cells = winners
         else:
-            cells += (w * SIZE[1] + h) * SIZE[0] + d
-        tl.store(found + place, tl.where(winner < 0, -1, cells * channels + channel), mask=inside)
+            cells = ()
+            for r in tl.static_range(RH * RW):
+                cell = cell_of_winner(
+                    winners[r], image, bd, bh * CELLS[1] + r // RW, bw * CELLS[2] + r % RW, channel, SIZE, PAD, channels,
+                    K, S, D, FOUND,
+                )  # fmt: skip
+                cells = cells + (cell,)
+        store_patch(found, cells, image, bd, bh, bw, inside, OUT, channels, channel, PAIRS, CELLS, LAST, STORE)
 
 
 @triton.jit
-def padded_taps(od, oh, ow, SIZE, PAD, HIGH, K: tl.constexpr, S: tl.constexpr, D: tl.constexpr):
-    """Taps inside input and declared padding of each window. HIGH: the high padding."""
-    return (
-        taps_inside(od * S[0] - PAD[0], -PAD[0], SIZE[0] + HIGH[0], K[0], D[0])
-        * taps_inside(oh * S[1] - PAD[1], -PAD[1], SIZE[1] + HIGH[1], K[1], D[1])
-    ) * taps_inside(ow * S[2] - PAD[2], -PAD[2], SIZE[2] + HIGH[2], K[2], D[2])
-
-
-@triton.jit
-def read_taps(od, oh, ow, PAD, READ, K: tl.constexpr, S: tl.constexpr, D: tl.constexpr):
-    """Taps of each window that are inside the input."""
-    return (
-        taps_inside(od * S[0] - PAD[0], 0, READ[0], K[0], D[0]) * taps_inside(oh * S[1] - PAD[1], 0, READ[1], K[1], D[1])
-    ) * taps_inside(ow * S[2] - PAD[2], 0, READ[2], K[2], D[2])
-
-
-@triton.jit
-def divisor_of(od, oh, ow, SIZE, PAD, HIGH, READ, K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, BY: tl.constexpr):
-    """The cells that count towards each mean; at least 1."""
-    if BY == BY_TAPS:
-        return tl.maximum(read_taps(od, oh, ow, PAD, READ, K, S, D), 1)
-    return tl.maximum(padded_taps(od, oh, ow, SIZE, PAD, HIGH, K, S, D), 1)
+def sums_of_line(xs, PAIRS: tl.constexpr):
+    """For each result along the width, the sum of its cells of one line."""
+    sums = ()
+    for rw in tl.static_range(size_of(PAIRS, 2)):
+        total = tl.zeros(xs[0].shape, xs[0].dtype)
+        for n in tl.static_range(size_of(PAIRS, 2, rw)):
+            total += xs[entry(PAIRS, 2, rw, n, 0)]
+        sums = sums + (total,)
+    return sums
 
 
 @triton.jit
 def avg_pool(
-    x, y, rows, columns, channels, SIZE, OUT, PAD, READ, HIGH,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, ORDER: tl.constexpr, BY: tl.constexpr, NUMBER: tl.constexpr,
-    EMPTY: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    x, y, rows, columns, vectors, BASES, SIZE, OUT, PAD, READ, HIGH,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr,
+    CELLS: tl.constexpr, VECTOR: tl.constexpr, STORE: tl.constexpr, LAST: tl.constexpr, BY: tl.constexpr,
+    NUMBER: tl.constexpr, SOME_EMPTY: tl.constexpr, EMPTY: tl.constexpr, SUM: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The sum of each window by its divisor."""
-    KD: tl.constexpr = K[0]
-    KH: tl.constexpr = K[1]
-    KW: tl.constexpr = K[2]
-    row, column, image, od, oh, ow, channel, inside = tile_places(rows, columns, OUT, BR, BC, ORDER, WIDE)
-    total = tl.zeros((BR, BC), SUM)
-    for kd in tl.static_range(KD):
-        d = od * S[0] - PAD[0] + kd * D[0]
-        for kh in tl.static_range(KH):
-            h = oh * S[1] - PAD[1] + kh * D[1]
-            line = ((image * SIZE[0] + d) * SIZE[1] + h) * SIZE[2]
-            there = inside & (d >= 0) & (d < READ[0]) & (h >= 0) & (h < READ[1])
-            for kw in tl.static_range(KW):
-                w = ow * S[2] - PAD[2] + kw * D[2]
-                valid = there & (w >= 0) & (w < READ[2])
-                total += tl.load(x + (line + w) * channels + channel, mask=valid, other=0.0).to(SUM)
-    if BY == BY_NUMBER:
-        mean = total / NUMBER
-    else:
-        mean = total / divisor_of(od, oh, ow, SIZE, PAD, HIGH, READ, K, S, D, BY).to(SUM)
-    mean = tl.where(read_taps(od, oh, ow, PAD, READ, K, S, D) == 0, EMPTY, mean)
-    tl.store(y + row * columns + column, mean.to(y.dtype.element_ty), mask=inside)
+    RH: tl.constexpr = size_of(PAIRS, 1)
+    RW: tl.constexpr = size_of(PAIRS, 2)
+    channels = vectors
+    if LAST:
+        channels = vectors * VECTOR
+        columns = channels
+    image, bd, bh, bw, channel, inside = bases_of_tile(rows, columns, BASES, BR, BC, LAST, WIDE)
+    totals = ()
+    for _ in tl.static_range(RH * RW):
+        totals = totals + (tl.zeros((BR, BC), SUM),)
+    for i in tl.static_range(size_of(PAIRS, 0, 0)):
+        d = bd * STEP[0] + entry(OFFSETS, 0, entry(PAIRS, 0, 0, i, 0))
+        for j in tl.static_range(size_of(OFFSETS, 1)):
+            h = bh * STEP[1] + entry(OFFSETS, 1, j)
+            there = inside & among(d, READ[0]) & among(h, READ[1])
+            xs = loaded(
+                x, (image * SIZE[0] + d) * SIZE[1] + h, bw, there, SIZE[2], READ[2], channels, channel,
+                OFFSETS, STEP[2], LAST, VECTOR, 0.0, SUM,
+            )  # fmt: skip
+            sums = sums_of_line(xs, PAIRS)
+            new = ()
+            for r in tl.static_range(RH * RW):
+                total = totals[r]
+                if tap_at(PAIRS, r // RW, j) >= 0:
+                    total += sums[r % RW]
+                new = new + (total,)
+            totals = new
+    means = ()
+    for r in tl.static_range(RH * RW):
+        mean = mean_of(
+            totals[r], bd, bh * CELLS[1] + r // RW, bw * CELLS[2] + r % RW, SIZE, PAD, HIGH, READ, K, S, D, BY, NUMBER,
+            EMPTY, SOME_EMPTY, SUM,
+        )  # fmt: skip
+        means = means + (mean,)
+    store_patch(y, means, image, bd, bh, bw, inside, OUT, channels, channel, PAIRS, CELLS, LAST, STORE)

@@ -1,4 +1,4 @@
-"""Gradients of pooling on a GPU: what `gradient_kernel` is launched with."""
+"""Gradients of pooling on a GPU: what `gradient_kernel` and, for large strides and windows, `loop_kernel` are launched with."""
 
 from __future__ import annotations
 
@@ -8,42 +8,37 @@ from typing import Any
 
 import torch
 
-from pullback.cuda.axes import MOST_KEPT, Three, axes_of, phases_of
+from pullback.cuda.axes import MOST_KEPT, axes_of
 from pullback.cuda.launch import Launch, launch, tiled
-from pullback.cuda.places_kernel import FLAT, LAST, LINES
-from pullback.cuda.pool import forward
-from pullback.cuda.pool import gradient_kernel as kernels
+from pullback.cuda.places_kernel import FLAT, LAST
+from pullback.cuda.pool import forward, gradient_kernel, loop_kernel
 from pullback.cuda.pool.common import divisor_options, geometry
-from pullback.cuda.pool.forward_kernel import BY_NUMBER
+from pullback.cuda.pool.plan import patched, plan_of
+from pullback.cuda.pool.windows_kernel import BY_NUMBER
 from pullback.problem import Problem
 
-MOST_PHASES = 16  # of a tile, which are all in registers
 
-
-def _launch(problem: Problem, **options: Any) -> Launch:
-    axes = axes_of(problem)
-    numbers = (axes.channels, axes.size, axes.out, axes.low, axes.readable, axes.high)
-    options |= geometry(axes)
-    if axes.phase_count > MOST_PHASES:
+def _launch(problem: Problem, maximum: bool, **options: Any) -> Launch:
+    axes, plan = axes_of(problem), plan_of(problem, True, maximum)
+    numbers = (axes.size, axes.out, axes.low, axes.readable, axes.high)
+    options |= geometry(axes) | {"MAX": maximum}
+    if plan is None:
         order = LAST if axes.last else FLAT
-        grid = axes.tile_grid(axes.size)
-        return tiled(kernels.by_cells, problem, grid, numbers, ORDER=order.value, READERS=axes.readers(), **options)
-    lines = not axes.last and axes.stride[2] > 1  # whose phases are interleaved
-    bases: Three = tuple(-(-n // s) for n, s in zip(axes.size, axes.stride, strict=True))  # type: ignore[assignment]
-    order = LAST if axes.last else LINES if lines else FLAT
-    cells = 1024 if axes.phase_count == 1 else max(128, 2048 // axes.phase_count)  # the fewer the more phases each has
-    return tiled(
-        kernels.by_phases, problem, axes.tile_grid(bases, lines), (*numbers, bases), cells=cells,
-        ORDER=order.value, PHASES=phases_of(problem), **options,
-    )  # fmt: skip
+        return tiled(
+            loop_kernel.gradient, problem, axes.tile_grid(axes.size), (axes.channels, *numbers),
+            ORDER=order.value, READERS=axes.readers(), **options,
+        )  # fmt: skip
+    programs, first, chosen = patched(problem, plan, gradient=True)
+    options |= {"CROPS": axes.readable != axes.size}
+    return Launch(gradient_kernel.patches, programs, first + numbers, options | chosen)
 
 
 def max_pool_launch(problem: Problem) -> Launch:
-    return _launch(problem, MAX=True, BY=BY_NUMBER.value, NUMBER=1)
+    return _launch(problem, True, BY=BY_NUMBER.value, NUMBER=1)
 
 
 def avg_pool_launch(problem: Problem) -> Launch:
-    return _launch(problem, MAX=False, **divisor_options(problem))
+    return _launch(problem, False, **divisor_options(problem))
 
 
 def from_winners(problem: Problem, dy: torch.Tensor, winners: torch.Tensor) -> torch.Tensor:

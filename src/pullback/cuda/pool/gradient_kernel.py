@@ -1,117 +1,98 @@
 """Gradients of pooling without atomics: every input cell adds up the outputs that read it, in a fixed order.
 
-`by_phases`: a tile makes the cells of all phases of the stride, so that each dy is loaded once for all of them. `by_cells`: a tile
-of cells, each of which finds the outputs that read it; for large strides.
+A program makes the cells of all phases of the stride, and of several strides beside each other, so that each dy is loaded once for
+all of them.
 """
+
+# ruff: noqa: RUF005 (the language of kernels has no unpacking)
 
 import triton
 import triton.language as tl
 
-from pullback.cuda.places_kernel import LINES, count, interleaved, length, shift_of, tap_of, tile_places
-from pullback.cuda.pool.forward_kernel import BY_NUMBER, divisor_of
+from pullback.cuda.depthwise.lines_kernel import among, entry, size_of, tap_at
+from pullback.cuda.pool.forward_kernel import sums_of_line
+from pullback.cuda.pool.lines_kernel import bases_of_tile, loaded, store_patch
+from pullback.cuda.pool.windows_kernel import BY_NUMBER, divisor_of
 
 
 @triton.jit
-def passed_on(
-    dy, winners, image, od, oh, ow, channel, channels, tap, inside, SIZE, OUT, PAD, READ, HIGH,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, MAX: tl.constexpr, BY: tl.constexpr, SUM: tl.constexpr,
+def plane(
+    sums, td: tl.constexpr, dy, winners, image, d, bh, bw, channel, inside, channels, SIZE, OUT, PAD, READ, HIGH,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr,
+    VECTOR: tl.constexpr, LAST: tl.constexpr, MAX: tl.constexpr, BY: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
-    """What outputs pass on to the cells that they read by this tap; nothing where there is no such output."""
-    there = inside & (od >= 0) & (od < OUT[0]) & (oh >= 0) & (oh < OUT[1]) & (ow >= 0) & (ow < OUT[2])
-    place = (((image * OUT[0] + od) * OUT[1] + oh) * OUT[2] + ow) * channels + channel
-    g = tl.load(dy + place, mask=there, other=0.0).to(SUM)
-    if MAX:
-        won = tl.load(winners + place, mask=there, other=0).to(tl.int32) == tap
-        g = tl.where(won, g, 0.0)
-    elif BY != BY_NUMBER:
-        g = g * (1.0 / divisor_of(od, oh, ow, SIZE, PAD, HIGH, READ, K, S, D, BY).to(SUM))
-    return g
+    """The sums of results at one depth, with what the outputs of one plane pass on by depth tap `td`."""
+    RH: tl.constexpr = size_of(PAIRS, 1)
+    RW: tl.constexpr = size_of(PAIRS, 2)
+    for j in tl.static_range(size_of(OFFSETS, 1)):
+        h = bh * STEP[1] + entry(OFFSETS, 1, j)
+        there = inside & among(d, OUT[0]) & among(h, OUT[1])
+        line = (image * OUT[0] + d) * OUT[1] + h
+        gs = loaded(dy, line, bw, there, OUT[2], OUT[2], channels, channel, OFFSETS, STEP[2], LAST, VECTOR, 0.0, SUM)
+        if MAX:
+            taps = loaded(
+                winners, line, bw, there, OUT[2], OUT[2], channels, channel, OFFSETS, STEP[2], LAST, VECTOR, 0, tl.int32
+            )
+        else:
+            if BY != BY_NUMBER:
+                shares = ()
+                for i in tl.static_range(size_of(OFFSETS, 2)):
+                    w = bw * STEP[2] + entry(OFFSETS, 2, i)
+                    shares = shares + (gs[i] * (1.0 / divisor_of(d, h, w, SIZE, PAD, HIGH, READ, K, S, D, BY).to(SUM)),)
+                gs = shares
+            line_sums = sums_of_line(gs, PAIRS)
+        new = ()
+        for r in tl.static_range(RH * RW):
+            total = sums[r]
+            if tap_at(PAIRS, r // RW, j) >= 0:
+                if MAX:
+                    for n in tl.static_range(size_of(PAIRS, 2, r % RW)):
+                        tap = (td * K[1] + tap_at(PAIRS, r // RW, j)) * K[2] + entry(PAIRS, 2, r % RW, n, 1)
+                        total += tl.where(taps[entry(PAIRS, 2, r % RW, n, 0)] == tap, gs[entry(PAIRS, 2, r % RW, n, 0)], 0.0)
+                else:
+                    total += line_sums[r % RW]
+            new = new + (total,)
+        sums = new
+    return sums
 
 
 @triton.jit
-def by_phases(
-    dy, winners, dx, rows, columns, channels, SIZE, OUT, PAD, READ, HIGH, BASES,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, PHASES: tl.constexpr, ORDER: tl.constexpr, MAX: tl.constexpr,
-    BY: tl.constexpr, NUMBER: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+def patches(
+    dy, winners, dx, rows, columns, vectors, BASES, SIZE, OUT, PAD, READ, HIGH,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr,
+    CELLS: tl.constexpr, VECTOR: tl.constexpr, STORE: tl.constexpr, LAST: tl.constexpr, MAX: tl.constexpr, BY: tl.constexpr,
+    NUMBER: tl.constexpr, CROPS: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dx of the cells base * S + phase, for all phases. NUMBER: what means are divided by in the end."""
-    PD: tl.constexpr = count(PHASES, 0)
-    PH: tl.constexpr = count(PHASES, 1)
-    PW: tl.constexpr = count(PHASES, 2)
-    row, _, image, bd, bh, bw, channel, inside = tile_places(rows, columns, BASES, BR, BC, ORDER, WIDE)
+    """dx of a patch of cells for each base. NUMBER: what means are divided by in the end. CROPS: some cells may not be read.
+
+    vectors: of channels, so that VECTOR is known to divide those.
+    """
+    RD: tl.constexpr = size_of(PAIRS, 0)
+    RH: tl.constexpr = size_of(PAIRS, 1)
+    RW: tl.constexpr = size_of(PAIRS, 2)
+    channels = vectors
+    if LAST:
+        channels = vectors * VECTOR
+        columns = channels
+    image, bd, bh, bw, channel, inside = bases_of_tile(rows, columns, BASES, BR, BC, LAST, WIDE)
     sums = ()
-    for pd in tl.static_range(PD):
-        for ph in tl.static_range(PH):
-            for pw in tl.static_range(PW):
-                total = tl.zeros((BR, BC), SUM)
-                for nd in tl.static_range(length(PHASES, 0, pd)):
-                    for nh in tl.static_range(length(PHASES, 1, ph)):
-                        for nw in tl.static_range(length(PHASES, 2, pw)):
-                            tap = (tap_of(PHASES, 0, pd, nd) * K[1] + tap_of(PHASES, 1, ph, nh)) * K[2] + tap_of(
-                                PHASES, 2, pw, nw
-                            )
-                            total += passed_on(
-                                dy, winners, image, bd + shift_of(PHASES, 0, pd, nd), bh + shift_of(PHASES, 1, ph, nh),
-                                bw + shift_of(PHASES, 2, pw, nw), channel, channels, tap, inside,
-                                SIZE, OUT, PAD, READ, HIGH, K, S, D, MAX, BY, SUM,
-                            )  # fmt: skip
-                sums = sums + (total * (1.0 / NUMBER),)
+    for rd in tl.static_range(RD):
+        part = ()
+        for _ in tl.static_range(RH * RW):
+            part = part + (tl.zeros((BR, BC), SUM),)
+        for i in tl.static_range(size_of(PAIRS, 0, rd)):
+            d = bd * STEP[0] + entry(OFFSETS, 0, entry(PAIRS, 0, rd, i, 0))
+            part = plane(
+                part, entry(PAIRS, 0, rd, i, 1), dy, winners, image, d, bh, bw, channel, inside, channels,
+                SIZE, OUT, PAD, READ, HIGH, K, S, D, OFFSETS, PAIRS, STEP, VECTOR, LAST, MAX, BY, SUM,
+            )  # fmt: skip
+        for r in tl.static_range(RH * RW):
+            total = part[r] * (1.0 / NUMBER)
+            if CROPS:
+                reads = (
+                    (bd * CELLS[0] + rd < READ[0]) & (bh * CELLS[1] + r // RW < READ[1]) & (bw * CELLS[2] + r % RW < READ[2])
+                )
+                total = tl.where(reads, total, 0.0)
+            sums = sums + (total,)
     # Stores come last: before them the compiler may take equal loads for one.
-    for pd in tl.static_range(PD):
-        d = bd * S[0] + pd
-        for ph in tl.static_range(PH):
-            h = bh * S[1] + ph
-            line = ((image * SIZE[0] + d) * SIZE[1] + h) * SIZE[2]
-            reads = (d < READ[0]) & (h < READ[1])
-            there = inside & (d < SIZE[0]) & (h < SIZE[1])
-            if ORDER != LINES or (PW & (PW - 1)) != 0 or S[2] != PW:
-                for pw in tl.static_range(PW):
-                    w = bw * S[2] + pw
-                    value = tl.where(reads & (w < READ[2]), sums[(pd * PH + ph) * PW + pw], 0.0).to(dx.dtype.element_ty)
-                    tl.store(dx + (line + w) * channels + channel, value, mask=there & (w < SIZE[2]))
-            else:  # whole runs of cells, not every second one
-                value = interleaved(sums, (pd * PH + ph) * PW, 1, PW)
-                first = tl.program_id(0) % ((columns + BC - 1) // BC) * (BC * PW)
-                w = (first + tl.arange(0, BC * PW))[None, :]
-                h_there = (row < rows) & (d < SIZE[0]) & (h < SIZE[1])
-                value = tl.where(reads & (w < READ[2]), value, 0.0).to(dx.dtype.element_ty)
-                tl.store(dx + line + w, value, mask=h_there & (w < SIZE[2]))
-
-
-@triton.jit
-def reader(
-    cell, number: tl.constexpr, K: tl.constexpr, G: tl.constexpr, STEP: tl.constexpr, DSTEP: tl.constexpr,
-    INVERSE: tl.constexpr,
-):  # fmt: skip
-    """(output, tap) of one of those that read cells; output -1 where there are fewer. `cell` is counted from the padding on."""
-    whole = cell // G
-    tap = whole * INVERSE % STEP + number * STEP
-    ahead = whole - tap * DSTEP
-    return tl.where((cell % G == 0) & (tap < K) & (ahead >= 0), ahead // STEP, -1), tap
-
-
-@triton.jit
-def by_cells(
-    dy, winners, dx, rows, columns, channels, SIZE, OUT, PAD, READ, HIGH,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, READERS: tl.constexpr, ORDER: tl.constexpr, MAX: tl.constexpr,
-    BY: tl.constexpr, NUMBER: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """dx of one cell each. READERS: `Axes.readers`."""
-    ND: tl.constexpr = READERS[4][0]
-    NH: tl.constexpr = READERS[4][1]
-    NW: tl.constexpr = READERS[4][2]
-    row, column, image, d, h, w, channel, inside = tile_places(rows, columns, SIZE, BR, BC, ORDER, WIDE)
-    read = inside & (d < READ[0]) & (h < READ[1]) & (w < READ[2])
-    read = read & (d + PAD[0] >= 0) & (h + PAD[1] >= 0) & (w + PAD[2] >= 0)  # a negative pad crops
-    total = tl.zeros((BR, BC), SUM)
-    for nd in tl.static_range(ND):
-        od, td = reader(d + PAD[0], nd, K[0], READERS[0][0], READERS[1][0], READERS[2][0], READERS[3][0])
-        for nh in tl.static_range(NH):
-            oh, th = reader(h + PAD[1], nh, K[1], READERS[0][1], READERS[1][1], READERS[2][1], READERS[3][1])
-            for nw in tl.static_range(NW):
-                ow, tw = reader(w + PAD[2], nw, K[2], READERS[0][2], READERS[1][2], READERS[2][2], READERS[3][2])
-                total += passed_on(
-                    dy, winners, image, od, oh, ow, channel, channels, (td * K[1] + th) * K[2] + tw, read,
-                    SIZE, OUT, PAD, READ, HIGH, K, S, D, MAX, BY, SUM,
-                )  # fmt: skip
-    tl.store(dx + row * columns + column, (total * (1.0 / NUMBER)).to(dx.dtype.element_ty), mask=inside)
+    store_patch(dx, sums, image, bd, bh, bw, inside, SIZE, channels, channel, PAIRS, CELLS, LAST, STORE)

@@ -1,0 +1,128 @@
+"""Layers on a GPU as `pullback.torch` runs them, and the last kernels of the lists: against PyTorch's own derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pullback as pb
+
+torch: Any = pytest.importorskip("torch")
+
+LAYOUTS = ("channels_last", "channels_first")
+
+
+def lying(tensor: Any, layout: str) -> Any:
+    return tensor.to(memory_format=torch.channels_last) if layout == "channels_last" else tensor
+
+
+def gradients(y: Any, inputs: list[Any], dy: Any) -> list[Any]:
+    """First derivatives, and those of the sum of their squares."""
+    first = torch.autograd.grad(y, inputs, dy, create_graph=True)
+    second = torch.autograd.grad(sum((g * g).sum() for g in first), [*inputs, dy], allow_unused=True)
+    return [y, *first, *second]
+
+
+def close(ours: list[Any], theirs: list[Any]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a is None) == (b is None) or not (a if b is None else b).any()
+        if a is not None and b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ours", [{"forward", "input gradient", "filter gradient"}, {"input gradient"}, {"filter gradient"}])
+def test_a_convolution_of_which_some_ops_are_ours(layout: str, ours: set[str]) -> None:
+    from pullback.torch import gpu_layers
+
+    torch.manual_seed(0)
+    x = lying(torch.randn(2, 4, 6, 5), layout).requires_grad_()
+    w, b = torch.randn(4, 1, 3, 3, requires_grad=True), torch.randn(4, requires_grad=True)
+    keywords = {
+        "stride": (2, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 4, "rounding": "floor", "layout": layout,
+    }  # fmt: skip
+    with pb.kernel("depthwise"):
+        plan = gpu_layers.conv_plan(x, w, x.dtype, keywords, frozenset(ours))
+    assert [bound is not None for bound in plan[:3]] == [op in ours for op in ("forward", "input gradient", "filter gradient")]
+    y = torch.nn.functional.conv2d(x, w, b, (2, 1), 1, 1, 4)
+    dy = torch.randn_like(y).requires_grad_()
+    assert gpu_layers.conv(plan, x, w, b).is_contiguous(
+        memory_format=torch.channels_last if layout == "channels_last" else torch.contiguous_format
+    )
+    close(gradients(gpu_layers.conv(plan, x, w, b), [x, w, b], dy), gradients(y, [x, w, b], dy))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_poolings(layout: str) -> None:
+    from pullback.torch import gpu_layers
+
+    torch.manual_seed(0)
+    x = lying(torch.randn(2, 3, 7, 6), layout).requires_grad_()
+    place = {"window": (3, 2), "stride": (2, 2), "padding": ((1, 1), (0, 0)), "dilation": (1, 1), "rounding": "floor"}
+    for op, theirs, more in (
+        ("max_pool", torch.nn.functional.max_pool2d, {}),
+        ("avg_pool", torch.nn.functional.avg_pool2d, {"count_include_pad": True, "divisor": None}),
+    ):
+        plan = gpu_layers.pool_plan(x, op, layout, {**place, **more})
+        y = theirs(x, (3, 2), 2, (1, 0))
+        dy = torch.randn_like(y).requires_grad_()
+        close(gradients(gpu_layers.pool(plan, x), [x], dy), gradients(y, [x], dy))
+
+
+CROPS = (
+    {"stride": 1, "padding": 1},
+    {"stride": 2, "padding": ((1, 0), (0, 2)), "rounding": "ceil", "dilation": 2, "groups": 2},
+    {"stride": 3, "padding": ((-1, 2), (2, -1)), "rounding": "ceil"},
+)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("keywords", CROPS)
+def test_cudnn_pads_and_crops_as_the_problem_says(layout: str, keywords: dict[str, Any], on_gpu: Any, reference: Any) -> None:
+    rng = np.random.default_rng(0)
+    groups = keywords.get("groups", 1)
+    last = layout == "channels_last"
+    sizes = ((2, 11, 9, 4), (3, 3, 4 // groups, 6)) if last else ((2, 4, 11, 9), (6, 4 // groups, 3, 3))
+    x, f = (rng.integers(-3, 4, shape).astype(np.float64) for shape in sizes)
+    given = {**keywords, "layout": layout}
+    dy = reference("conv", x, f, **given)
+    for op, arguments in {"conv": (x, f), "conv_grad_input": (dy, f, x.shape), "conv_grad_filter": (dy, x, f.shape)}.items():
+        np.testing.assert_array_equal(on_gpu(op, *arguments, kernel="cudnn", **given), reference(op, *arguments, **given))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("order", [0, 1])
+def test_what_goes_by_indices_and_winners(layout: str, order: int, on_gpu: Any, reference: Any) -> None:
+    rng = np.random.default_rng(0)
+    shape = (2, 7, 6, 3) if layout == "channels_last" else (2, 3, 7, 6)
+    x, t = rng.permutation(252).astype(np.float64).reshape(shape), rng.integers(-5, 6, shape).astype(np.float64)
+    place: dict[str, Any] = {"stride": 2, "padding": 1, "layout": layout}
+    y, indices = reference("max_pool", x, 3, return_indices=True, storage_order=order, **place)
+    _, winners = reference("max_pool", x, 3, return_winners=True, **place)
+    flat = {"layout": layout, "storage_order": order}
+    for op, arguments, keywords in (
+        ("max_pool_grad_from_indices", (y, indices, x.shape), flat),
+        ("max_pool_jvp_from_indices", (t, indices), flat),
+        ("max_pool_jvp_from_winners", (t, winners, 3), place),
+        ("max_pool_jvp", (t, x, 3), place),
+    ):
+        np.testing.assert_array_equal(on_gpu(op, *arguments, **keywords), reference(op, *arguments, **keywords))
+
+
+def test_an_index_out_of_range_is_an_error(on_gpu: Any) -> None:
+    with pytest.raises(ValueError, match="index 99 in indices is out of range"):
+        on_gpu("max_pool_grad_from_indices", np.ones((1, 1, 1, 1)), np.full((1, 1, 1, 1), 99), (1, 2, 2, 1))
+
+
+def test_the_backend_is_chosen_by_the_arrays_alone() -> None:
+    from pullback.cuda import call
+    from pullback.ops.explain import PREPARE
+
+    assert "cuda" not in pb.backends()
+    with pytest.raises(ValueError, match="unknown backend 'cuda'"), pb.backend("cuda"):
+        pass
+    x = torch.ones(1, 4, 4, 2)
+    with pb.backend("reference"), pytest.raises(pb.KernelError, match="arrays of a GPU run on backend 'cuda' only"):
+        call.run(PREPARE["max_pool"], x, 3, stride=1)
