@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +15,15 @@ import pullback as pb
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 
-HAS_TRITON = find_spec("triton") is not None and find_spec("torch") is not None
+
+def _has_triton() -> bool:
+    """Whether there is a Triton that our kernels are written for, with PyTorch."""
+    if find_spec("triton") is None or find_spec("torch") is None:
+        return False
+    return tuple(map(int, version("triton").split(".")[:2])) >= (3, 4)
+
+
+HAS_TRITON = _has_triton()
 collect_ignore_glob = [] if HAS_TRITON else ["test_*.py"]
 
 Run = Callable[..., Any]

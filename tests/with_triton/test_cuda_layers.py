@@ -11,6 +11,7 @@ import pullback as pb
 
 torch: Any = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.torch
 LAYOUTS = ("channels_last", "channels_first")
 
 
