@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.torch
 LAYOUTS = ("channels_last", "channels_first")
+DEVICE = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"  # conftest.py sets it
 
 
 def lying(tensor: Any, layout: str) -> Any:
@@ -39,8 +42,8 @@ def test_a_convolution_of_which_some_ops_are_ours(layout: str, ours: set[str]) -
     from pullback.torch import gpu_layers
 
     torch.manual_seed(0)
-    x = lying(torch.randn(2, 4, 6, 5), layout).requires_grad_()
-    w, b = torch.randn(4, 1, 3, 3, requires_grad=True), torch.randn(4, requires_grad=True)
+    x = lying(torch.randn(2, 4, 6, 5, device=DEVICE), layout).requires_grad_()
+    w, b = (torch.randn(*shape, device=DEVICE, requires_grad=True) for shape in ((4, 1, 3, 3), (4,)))
     keywords = {
         "stride": (2, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 4, "rounding": "floor", "layout": layout,
     }  # fmt: skip
@@ -60,7 +63,7 @@ def test_poolings(layout: str) -> None:
     from pullback.torch import gpu_layers
 
     torch.manual_seed(0)
-    x = lying(torch.randn(2, 3, 7, 6), layout).requires_grad_()
+    x = lying(torch.randn(2, 3, 7, 6, device=DEVICE), layout).requires_grad_()
     place = {"window": (3, 2), "stride": (2, 2), "padding": ((1, 1), (0, 0)), "dilation": (1, 1), "rounding": "floor"}
     for op, theirs, more in (
         ("max_pool", torch.nn.functional.max_pool2d, {}),
@@ -70,6 +73,32 @@ def test_poolings(layout: str) -> None:
         y = theirs(x, (3, 2), 2, (1, 0))
         dy = torch.randn_like(y).requires_grad_()
         close(gradients(gpu_layers.pool(plan, x), [x], dy), gradients(y, [x], dy))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layer_finds_its_plan_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerated layer does with a tensor of a GPU, on whatever tensors there are here."""
+    from pullback.torch import accelerate, layers
+
+    monkeypatch.setattr(layers, "GPU_SMALL_WORK", 0)
+    torch.manual_seed(0)
+    taken = 0
+    for plain in (
+        torch.nn.Conv2d(4, 4, 5, padding=2, groups=4), torch.nn.MaxPool2d(3, 2, 1), torch.nn.AvgPool2d(2), torch.nn.BatchNorm2d(4),
+    ):  # fmt: skip
+        plain = plain.to(DEVICE)
+        ours: Any = accelerate(copy.deepcopy(plain))
+        monkeypatch.setattr(type(ours), "why_left", lambda *_: None)
+        for _ in range(2):
+            x = lying(torch.randn(2, 4, 8, 7, device=DEVICE), layout).requires_grad_()
+            y, theirs = layers.Accelerated.forward_on_gpu(ours, x), plain(x)
+            torch.testing.assert_close(y, theirs)
+            torch.testing.assert_close(*(torch.autograd.grad((z * z).sum(), x)[0] for z in (y, theirs)), rtol=1e-4, atol=1e-5)
+        plans = ours.__dict__[layers.GPU_PLANS]
+        assert len(plans) == 1
+        taken += next(iter(plans.values())) is not None
+        assert not copy.deepcopy(ours).__dict__[layers.GPU_PLANS]
+    assert taken == 3
 
 
 CROPS = (

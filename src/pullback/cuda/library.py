@@ -6,15 +6,12 @@ So every op answers there, and `pullback.torch` leaves such calls to PyTorch its
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from pullback.cuda.axes import MOST_KEPT
-from pullback.cuda.pool import forward
+from pullback.cuda.pool import forward, gradient
 from pullback.problem import IndexProblem, Problem
 from pullback.window import span
 
@@ -137,14 +134,9 @@ def max_pool_jvp_from_winners(problem: Problem, t: torch.Tensor, winners: torch.
     return torch.where(none, torch.zeros_like(found), found)
 
 
-@lru_cache(MOST_KEPT)
-def _forward(problem: Problem) -> Problem:
-    return replace(problem, op="max_pool", return_winners=True)
-
-
 def max_pool_jvp(problem: Problem, t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The winners are found again."""
-    _, winners = forward.max_pool(_forward(problem), x)
+    _, winners = forward.max_pool(gradient.with_winners(problem), x)
     return max_pool_jvp_from_winners(problem, t, winners)
 
 

@@ -246,8 +246,6 @@ class ConvLayer(Accelerated):
 
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
         weight = self.weight
-        if way is None and input.is_cuda:
-            way = self.on_gpu(input)
         if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
             given = autocast(input, weight, self.bias)
             keywords = {**self.keywords(input, *more), "layout": layout_of(*given[:2])}

@@ -16,10 +16,12 @@ from pullback.torch.layers import Accelerated
 from pullback.torch.measuring import NONE
 from pullback.torch.mixed import MIXED_OPS
 from pullback.torch.modules import SWAPS
+from pullback.torch.swap import never_on_gpu
 from pullback.torch.taking import TakesCalls, calls_functions, plain_class
 from pullback.torch.watching import Watch
 
 NOT_ACCELERATED = "the model is not accelerated"
+NOT_ON_GPU = "on a GPU we have no kernel for it"
 LEFT_OUT = "it was not accelerated with the others"
 A_CALL = "a call in forward, not a layer: accelerate(model, functional=True) takes it"
 COMPILED_CALL = "a call in forward: torch.compile traces PyTorch's own"
@@ -128,6 +130,8 @@ class Explaining(Watch):
                 reason, ours, known = choices.told(module, seen.input, seen.key)
             elif reason is None:
                 reason = module.loses(seen.input)
+        elif plain_class(type(module)) in SWAPS and never_on_gpu(module):
+            reason = NOT_ON_GPU
         elif plain_class(type(module)) in SWAPS:
             reason = LEFT_OUT if any(isinstance(other, Accelerated) for other in self.names) else NOT_ACCELERATED
         else:

@@ -61,7 +61,7 @@ def accelerate(
             _restore(layer)
             continue
         ours = SWAPS.get(plain_class(type(layer)))
-        if ours is not None and _never_on_gpu(layer):
+        if ours is not None and never_on_gpu(layer):
             _restore(layer)
             continue
         if ours is not None:
@@ -79,7 +79,7 @@ def accelerate(
     return model
 
 
-def _never_on_gpu(layer: Any) -> bool:
+def never_on_gpu(layer: Any) -> bool:
     """Whether a layer has its parameters on a GPU, and no kernel of ours there: as it is, its calls cost nothing more."""
     weight = layer._parameters.get("weight")
     if weight is None or not weight.is_cuda:

@@ -49,13 +49,14 @@ def from_winners(problem: Problem, dy: torch.Tensor, winners: torch.Tensor) -> t
 
 
 @lru_cache(MOST_KEPT)
-def _forward(problem: Problem) -> Problem:
+def with_winners(problem: Problem) -> Problem:
+    """The forward problem of a gradient or tangent that finds its winners again."""
     return replace(problem, op="max_pool", return_winners=True)
 
 
 def from_x(problem: Problem, dy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The winners are found again, in one byte each."""
-    _, winners = forward.max_pool(_forward(problem), x)
+    _, winners = forward.max_pool(with_winners(problem), x)
     return from_winners(problem, dy, winners)
 
 
