@@ -71,7 +71,7 @@ def check(op: str, rank: int, **tensors: torch.Tensor | None) -> None:
         if not (tensor.is_cpu or tensor.is_cuda or tensor.is_meta) or tensor.layout is not torch.strided:
             where = tensor.device if tensor.layout is torch.strided else tensor.layout
             raise ValueError(
-                f"{op}: {name} is on {where}; it must be a dense tensor of the CPU or an NVIDIA GPU "
+                f"{op}: {name} is on {where}; it must be a dense CPU tensor, or one of an NVIDIA GPU "
                 f"(or use torch.nn.functional.{op})"
             )
         if tensor.dtype not in DTYPES:
