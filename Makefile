@@ -21,7 +21,7 @@ PIP := -m pip install --quiet --no-compile
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 SECONDS ?= 600
 
-.PHONY: demo check docs test environments lint types unit test-torch test-cuda test-jax test-peers test-ort-training test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
+.PHONY: demo check docs test environments lint types unit test-torch test-triton test-cuda test-jax test-peers test-ort-training test-oldest test-newest test-arm test-avx2 test-slow fuzz fit peers bench wheels release clean help
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -54,7 +54,10 @@ unit: $(VENV)/ready
 
 # Passive: idle OpenMP threads of one worker would spin on the cores of the other.
 test-torch: $(TORCH_VENV)/ready ## the tests that take PyTorch as an oracle, in an environment of their own
-	OMP_WAIT_POLICY=PASSIVE $(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch
+	OMP_WAIT_POLICY=PASSIVE $(TORCH_VENV)/$(BIN)/python $(PYTEST) -m 'torch and not slow'
+
+test-triton: $(TORCH_VENV)/ready ## all tests of the kernels for GPUs, in Triton's interpreter: no GPU is needed
+	$(TORCH_VENV)/$(BIN)/python $(PYTEST) -m torch tests/with_triton
 
 # With a PyTorch for this GPU, which no environment made here has: PYTHON, with PyTorch, Triton, pytest and this package installed.
 test-cuda: ## the kernels of the cuda backend on this machine's GPU, with compute-sanitizer's memcheck and racecheck where it is installed
