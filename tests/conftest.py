@@ -28,6 +28,9 @@ os.environ.setdefault("PULLBACK_CACHE_DIR", str(Path(__file__).parents[1] / ".py
 os.environ["PULLBACK_PROFILE"] = "builtin"  # what is chosen must not depend on what was measured here before
 os.environ.setdefault("PULLBACK_QUIET", "1")  # of compilations: tests look at what else is said
 
+# Of the tests in with_triton: Triton looks at it when it is imported, which PyTorch may do at any time.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Derandomised, so that a failure is the same on every machine; no deadline, since a first call may compile.
 settings.register_profile("pullback", derandomize=True, deadline=None, max_examples=200)
 settings.load_profile("pullback")

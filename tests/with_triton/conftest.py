@@ -15,8 +15,6 @@ import pytest
 
 import pullback as pb
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
-
 
 def _has_triton() -> bool:
     """Whether there is a Triton that our kernels are written for, with PyTorch."""
