@@ -15,10 +15,10 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from pullback.cpu.machine_code.levels import has_pairs
+from pullback.registry import CUDA, why_unavailable
 from pullback.torch.arguments import autocast_device
 from pullback.torch.arrays import FIRST, LAST, layout_of
 from pullback.torch.on_gpu import DTYPES as GPU_DTYPES
-from pullback.torch.on_gpu import why_no_gpu
 
 SMALL_WORK = 4_000_000  # multiplications of a convolution that takes PyTorch about as long as our call does to begin
 SMALL_POOL = {FIRST: 200_000, LAST: 1_000_000}  # elements of a pooled input, likewise
@@ -70,6 +70,8 @@ def unsuitable(
     alike: whether all must have the same of these dtypes. gpu: whether it has kernels for a GPU, which take all our dtypes.
     """
     if gpu and input.is_cuda:
+        if input.dtype is torch.bfloat16 and not HAS_BFLOAT16:
+            return "bfloat16 needs the package ml_dtypes"
         dtypes = GPU_DTYPES
     if input.dim() not in (rank + 1, rank + 2):
         return f"the input has {input.dim()} axes"
@@ -82,7 +84,7 @@ def unsuitable(
             return f"{type(tensor).__name__} has rules of its own for PyTorch's ops"
         if not (tensor.is_cpu or (gpu and tensor.is_cuda)) or tensor.layout is not torch.strided:
             return f"a tensor is on {tensor.device}, or not dense"
-        if tensor.is_cuda and (left := why_no_gpu()) is not None:
+        if tensor.is_cuda and (left := why_unavailable(CUDA)) is not None:
             return left
         if tensor.dtype not in dtypes:
             return f"PyTorch has instructions of the CPU's for {tensor.dtype} that ours do without"

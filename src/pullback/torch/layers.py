@@ -217,9 +217,7 @@ class ConvLayer(Accelerated):
 
     def on_gpu(self: Any, input: torch.Tensor) -> frozenset[str]:
         """The ops that our kernels take on a GPU."""
-        if input.dim() != self.spatial_rank + 2 or is_compiling():
-            return NO_OPS
-        if self.outputs(input) * self.weight.numel() < GPU_SMALL_WORK:
+        if input.dim() != self.spatial_rank + 2:
             return NO_OPS
         keywords = {**self.keywords(input), "layout": layout_of(input, self.weight)}
         kernels = conv_kernels(input, self.weight, computed_dtype(input), keywords)
@@ -291,6 +289,9 @@ class PoolLayer(Accelerated):
     def cannot(self: Any, input: torch.Tensor) -> str | None:
         if input.is_cuda and not self.gpu_op:
             return f"on a GPU {type(self).__name__} is PyTorch's"
+        divisor = getattr(self, "divisor_override", None)
+        if input.is_cuda and (getattr(self, "return_indices", False) or (divisor is not None and divisor < 1)):
+            return "on a GPU indices, and divisors below 1, are PyTorch's"
         return unsuitable(input, self.spatial_rank, gpu=True)
 
     def tiny(self: Any, input: torch.Tensor) -> str | None:
@@ -299,16 +300,14 @@ class PoolLayer(Accelerated):
     def loses(self: Any, input: torch.Tensor) -> str | None:
         if not input.is_cuda:
             return pool_reason(input)
-        if input.dim() != self.spatial_rank + 2 or is_compiling():
-            return "on a GPU only batches are taken, and what torch.compile traces is left to it"
+        if input.dim() != self.spatial_rank + 2:
+            return "on a GPU only batches are taken"
         if input.numel() < GPU_SMALL_POOL:
             return GPU_SMALL
         kernels = pool_kernels(self.gpu_op, input, layout_of(input), self.gpu_keywords(input))
         return "PyTorch has it as fast on a GPU" if any(kernel in THEIRS for kernel in kernels) else None
 
     def gpu_plan(self: Any, input: torch.Tensor, *more: Any) -> Any:
-        if getattr(self, "return_indices", False) or (getattr(self, "divisor_override", None) or 1) < 1:
-            return None
         return gpu_layers.pool_plan(input, self.gpu_op, layout_of(input), self.gpu_keywords(input))
 
     def run_gpu_plan(self: Any, plan: Any, input: torch.Tensor) -> Any:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from pullback.registry import CUDA, chosen_kernel, why_unavailable
+from pullback.registry import CUDA, chosen_kernel
 from pullback.registry.in_force import asked_backend
 from pullback.settings import current_precision, during
 from pullback.torch.arrays import FIRST, filter_to_last, from_last, to_last
@@ -20,14 +19,6 @@ from pullback.torch.arrays import FIRST, filter_to_last, from_last, to_last
 THEIRS = ("cudnn", "large_windows")  # kernels of the lists that PyTorch has as good
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FIRST_GRADIENT = {"max_pool": "max_pool_grad_from_winners", "avg_pool": "avg_pool_grad"}
-
-
-@lru_cache
-def why_no_gpu() -> str | None:
-    """Why our kernels cannot run on this machine's GPU."""
-    if find_spec("triton") is None:
-        return "a tensor is on a GPU, where our kernels need the package triton"
-    return why_unavailable(CUDA)
 
 
 def compute(op: str, tensors: Sequence[torch.Tensor], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
