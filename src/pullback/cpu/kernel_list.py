@@ -86,7 +86,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "max_pool": (
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool, whole.forward_plan)),
-        Row("channels", channels.can, channels.pays, partial(run.max_pool, channels.forward_plan)),
+        Row("channels", channels.can, channels.forward_pays, partial(run.max_pool, channels.forward_plan)),
         Row("transposed", transposed.can, transposed.pays, partial(run.max_pool, transposed.plan)),
         Row("rows", rows.can, None, partial(run.max_pool, rows.forward_plan)),
         Row("planes", planes.can, None, partial(run.max_pool, planes.forward_plan)),
@@ -95,7 +95,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         CROP,
         Row("whole", whole.can, None, partial(run.max_pool_grad, whole.max_grad_from_x_plan)),
         Row("winners", ordinary, transposed.pays_for_winners, run.max_pool_grad_by_winners),
-        Row("channels", channels.can, channels.pays, _from_x("channels")),
+        Row("channels", channels.can, channels.forward_pays, _from_x("channels")),
         Row("rows", rows.can, None, _from_x("rows")),
         Row("planes", planes.can, None, _from_x("planes")),
     ),
@@ -114,7 +114,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "avg_pool": (
         CROP,
         Row("whole", whole.can, None, partial(run.avg_pool, whole.forward_plan)),
-        Row("channels", channels.can, channels.pays, partial(run.avg_pool, channels.forward_plan)),
+        Row("channels", channels.can, channels.forward_pays, partial(run.avg_pool, channels.forward_plan)),
         Row("transposed", transposed.can, transposed.pays, partial(run.avg_pool, transposed.plan)),
         Row("separable", separable.can, separable.pays, separable.avg_pool),
         Row("rows", rows.can, None, partial(run.avg_pool, rows.forward_plan)),

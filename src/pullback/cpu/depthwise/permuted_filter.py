@@ -43,14 +43,45 @@ def pays(problem: Problem) -> str | None:
         return "no channel is spread where groups have one"
     settled, _ = near(problem)
     lanes, (x_channels, y_channels) = sides_of(settled).lanes, group_channels(settled)
-    if problem.groups > 1:
-        if 2 * max(x_channels, y_channels) <= lanes or tuning.PERMUTED_ROWS >= y_channels <= x_channels <= 2 * lanes:
+    if x_channels < y_channels:
+        if x_channels <= tuning.PERMUTED_ROWS and y_channels <= _widest(settled) * lanes:
             return None
-        return "it is for groups of which a vector holds two, or whose dy has few channels"
-    most = tuning.PERMUTED_BESIDE_WINOGRAD if _by_winograd(problem) else tuning.PERMUTED_DENSE
-    if most >= y_channels <= x_channels <= tuning.PERMUTED_MOST_LANES * lanes:
-        return None
-    return f"without groups it is for dy of at most {most} channels, and x of some more"
+        return "it is for few channels of x where dy has more, and these must fit into few vectors"
+    if y_channels > (_most_of_groups if problem.groups > 1 else _most_dense)(settled, x_channels, lanes):
+        return "it is for groups of which a vector holds two, or dy of few channels"
+    return None
+
+
+def _most_of_groups(problem: Problem, x_channels: int, lanes: int) -> float:
+    """Channels of dy in a group that pay, where x has as many or more."""
+    if x_channels > tuning.PERMUTED_GROUP_LANES * lanes:
+        return 0
+    if problem.window.tap_count == 1:
+        return tuning.PERMUTED_SHARE * lanes
+    return lanes / 2 if 2 * x_channels <= lanes else tuning.PERMUTED_FEW
+
+
+def _most_dense(problem: Problem, x_channels: int, lanes: int) -> float:
+    """Channels of dy that pay without groups, where x has as many or more."""
+    single, strided = problem.window.tap_count == 1, max(problem.window.stride) > 1
+    if _by_winograd(problem):
+        most: float = tuning.PERMUTED_BESIDE_WINOGRAD
+    elif (single and x_channels <= tuning.PERMUTED_SINGLE_LANES * lanes) or (
+        strided and x_channels <= tuning.PERMUTED_SHARE_LANES * lanes
+    ):
+        most = tuning.PERMUTED_SHARE * lanes
+    else:
+        most = tuning.PERMUTED_FEWER if single and not strided else tuning.PERMUTED_ROWS
+    if x_channels > tuning.PERMUTED_MOST_LANES * lanes:
+        return min(most, tuning.PERMUTED_FEWER) if x_channels <= tuning.PERMUTED_FEWER_LANES * lanes and strided else 0
+    return most
+
+
+def _widest(problem: Problem) -> float:
+    """Vectors of channels of dy that few channels of x are spread beside at the most."""
+    rules = tuning.PERMUTED_WIDE_STRIDED if max(problem.window.stride) > 1 else tuning.PERMUTED_WIDE
+    of_groups = (rule[1:] for rule in rules if problem.window.tap_count <= rule[0])
+    return next(of_groups, tuning.PERMUTED_WIDEST)[problem.groups == 1]
 
 
 def _by_winograd(problem: Problem) -> bool:

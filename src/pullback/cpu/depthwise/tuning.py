@@ -49,8 +49,16 @@ SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2
 PERMUTED_BLOCK_BYTES, PERMUTED_CELLS, PERMUTED_SUMS_BYTES = 128 << 10, 64, 256 << 10
 PERMUTED_ROWS = 8  # sums of a tap of a tile at the most: the registers hold a permute's order beside each
 PERMUTED_MOST_SUMS, PERMUTED_MOST_TAPS = 16, 4  # of a tile; other registers hold the orders, and what is spread
-# Without groups: channels of dy at the most, also where Winograd saves much (windows of so many taps along an axis); vectors of x.
-PERMUTED_DENSE, PERMUTED_BESIDE_WINOGRAD, PERMUTED_WINOGRAD_TAPS, PERMUTED_MOST_LANES = 7, 4, 3, 8
+PERMUTED_FEW, PERMUTED_FEWER = 6, 5  # channels of dy that serve well beside more of x: of groups, and without groups
+PERMUTED_SHARE = 0.75  # of a vector: channels of dy that it need not have for windows of one cell, and strides without groups
+# Vectors of channels of x, which has more than dy: of groups; without groups, for more than PERMUTED_FEWER of dy, and for these.
+PERMUTED_GROUP_LANES, PERMUTED_MOST_LANES, PERMUTED_FEWER_LANES = 2, 8, 32
+PERMUTED_SINGLE_LANES, PERMUTED_SHARE_LANES = 1.5, 2  # of windows of one cell without strides; beside PERMUTED_SHARE of dy
+PERMUTED_BESIDE_WINOGRAD, PERMUTED_WINOGRAD_TAPS = 5, 3  # channels of dy, for windows of so many taps along an axis
+# Vectors of channels of dy at the most, where it has more than x, by the most taps of the window: of groups, without groups.
+PERMUTED_WIDE = ((1, 2.0, 8.0), (4, 1.0, 1.5), (9, 0.5, 0.5))
+PERMUTED_WIDE_STRIDED = ((1, 1.5, 8.0), (4, 1.0, 1.5), (9, 0.5, 1.5), (49, 0.5, 1.0))
+PERMUTED_WIDEST = 0.5, 0.5  # for larger windows
 CELLS_PIECES, PLANES_PIECES = 32, 64  # of a filter gradient at the most: channels_last, channels_first
 PIECE_SUMS_BYTES = 4 << 20  # of all pieces of a filter gradient together, channels_last
 LEAST_PIECE_BYTES = 64 << 10  # of x and dy that are worth a piece with sums of its own

@@ -11,6 +11,7 @@ from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.sizes import ceil_div, sum_bytes
+from pullback.cpu.pool import choice, planes
 from pullback.cpu.pool.common import Shape, Table, divisors, lanes_at_once, row_block, shape_of, simplified, variant
 from pullback.cpu.pool.forward import blocked, forward_fields, winner_row_bytes
 from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
@@ -33,6 +34,15 @@ def pays(problem: Problem) -> str | None:
         fewest = lanes // (3 if problem.window.tap_count == 1 else 2)
     if problem.channels_in < fewest:
         return f"its vectors run over channels, and {problem.channels_in} fill too little of one of {lanes}"
+    return None
+
+
+def forward_pays(problem: Problem) -> str | None:
+    """Of max_pool and avg_pool, and of a gradient that finds the winners first."""
+    if (refused := pays(problem)) is not None:
+        return refused
+    if planes.can(problem) is None and choice.prefers_planes(problem):
+        return "each tap of so few channels waits for the one before, and vectors along rows do not"
     return None
 
 

@@ -97,3 +97,25 @@ def shares_cost(problem: Problem) -> float:
     shape, window = shape_of(simplified(problem)), simplified(problem).window
     row = tuning.SHARES_ROW + tuning.SHARES_PHASE * window.stride[-1] + tuning.SHARES_ELEMENT * shape.in_row
     return shape.images * (shape.in_rows * row + tuning.SHARES_TAP * window.tap_count * shape.out_rows * shape.out_row)
+
+
+def prefers_planes(problem: Problem) -> bool:
+    """Whether max_pool or avg_pool of few channels, channels_last, costs less with vectors along rows than over channels."""
+    window, channels = problem.window, problem.channels_in
+    rule = "average" if problem.divisor is not None else "max"
+    four = lanes_at_once(sum_bytes(problem.dtype))
+    lanes = four // 4
+    fours, rest = divmod(channels, four)
+    twos, rest = divmod(rest, 2 * lanes)
+    ones = ceil_div(rest, lanes)
+    one_tap, two_tap, four_tap = tuning.CHANNELS_TAPS[rule]
+    over_channels = tuning.CHANNELS_CELL + tuning.CHANNELS_GROUP * (fours + twos + ones)
+    over_channels += window.tap_count * (ones * one_tap + twos * two_tap + fours * four_tap)
+    again = max(1.0, window.output_size[0] * window.kernel[0] / max(1, window.input_size[0])) if window.rank == 3 else 1.0
+    cells, registers = again / max(_outputs(problem), 1e-9), channels / lanes  # unpacked for each output
+    if math.prod(window.stride[-2:]) == 1:
+        unpacked = cells * registers * tuning.PLANES_UNPACKED[rule]
+    else:
+        unpacked = cells * (tuning.PLANES_SPLIT_CELL + tuning.PLANES_SPLIT * registers)
+    over_planes = registers * (window.tap_count + tuning.PLANES_RESULT[rule]) + unpacked
+    return over_planes < tuning.PLANES_GAIN * over_channels

@@ -32,7 +32,8 @@ def _plain_cost(problem: Problem, shape: Shape) -> float:
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
     terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
-        return terms * ceil_div(shape.out_channels, shape.lanes) * cost_of_term(problem)
+        edges = (1 + tuning.PLAIN_ROWS / shape.in_channels) * (ceil_div(shape.out_channels, shape.lanes) + tuning.PLAIN_VECTORS)
+        return terms * edges * cost_of_term(problem)
     over_cells, over_channels = costs(problem)
     packing = (
         shape.groups * problem.window.tap_count * shape.in_channels * ceil_div(shape.out_channels, shape.lanes) * tuning.PACK
