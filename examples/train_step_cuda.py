@@ -1,6 +1,7 @@
 """One training step (forward, backward, SGD) of networks of full size on a GPU: plain PyTorch against accelerated, in turns.
 
 python examples/train_step_cuda.py                                    # all four in bfloat16: a few minutes
+python examples/train_step_cuda.py --graphs                           # ours replayed from CUDA graphs
 python examples/train_step_cuda.py --networks resnext50 --fp32        # one of them in float32
 python examples/train_step_cuda.py --networks convnext_t --profile    # where the time goes, kernel by kernel
 python examples/train_step_cuda.py --device cpu --size 64 --batch 1   # whether the script works, on any machine
@@ -68,7 +69,7 @@ class Comparison:
 
     def ours(self) -> Training:
         model = copy.deepcopy(self.model).to(self.given.device, **self.form)
-        return Training(accelerate(model), self.batches, self.given)
+        return Training(accelerate(model, graphs=self.given.graphs), self.batches, self.given)
 
 
 def finish(given: argparse.Namespace) -> None:
@@ -86,15 +87,19 @@ def milliseconds(training: Training, given: argparse.Namespace) -> float:
 
 
 def gigabytes(training: Training, given: argparse.Namespace) -> float:
-    """The most memory that is taken at any moment of a step, weights and batches among it; NaN without a GPU."""
+    """The most memory that is taken from the device in a step, weights and batches among it; NaN without a GPU.
+
+    What is reserved counts, not what is allocated: a CUDA graph keeps its memory between steps.
+    """
     if given.device != "cuda":
         return float("nan")
     finish(given)
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     for _ in range(MEMORY_STEPS):
         training.step()
     finish(given)
-    return torch.cuda.max_memory_allocated() / 1e9
+    return torch.cuda.max_memory_reserved() / 1e9
 
 
 def give_back(given: argparse.Namespace) -> None:
@@ -169,6 +174,7 @@ def arguments() -> argparse.Namespace:
     add("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=f"which: {', '.join(NETWORKS)}")
     add("--batch", type=int, default=128, help="images in a step (default 128); less where memory runs out")
     add("--size", type=int, default=224, help="height and width of the images (default 224), a multiple of 32")
+    add("--graphs", action="store_true", help="accelerate(model, graphs=True): forward and backward pass as CUDA graphs")
     add("--steps", type=int, default=20, help="timed steps of each way, in turns; the table has their medians (default 20)")
     add("--warmup", type=int, default=5, help="steps ahead of these, in which kernels are compiled and chosen (default 5)")
     add(

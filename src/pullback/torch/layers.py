@@ -32,6 +32,7 @@ from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
 from pullback.torch.on_gpu import THEIRS, conv_kernels, pool_kernels
 from pullback.torch.pending import Pending
 from pullback.torch.pooling import pool_keywords
+from pullback.torch.replayed import is_replayed
 from pullback.torch.taking import with_calls, without_calls
 
 CUDNN = "on a GPU cuDNN has it"
@@ -108,9 +109,7 @@ class Accelerated:
     def forward_on_gpu(self: Any, input: torch.Tensor, *more: Any) -> Any:
         """By the lists of the cuda backend, which are asked once for each kind of input."""
         auto = is_autocast_enabled("cuda") and get_autocast_dtype("cuda")
-        weight = self._parameters.get("weight")
-        like = None if weight is None else (weight.shape, weight.stride())
-        key = (input.shape, input.stride(), input.dtype, like, auto, what_is_set())
+        key = (input.shape, input.stride(), input.dtype, auto, what_is_set(), is_replayed(), self.gpu_key())
         plans = self.__dict__.get(GPU_PLANS)
         if plans is None:
             plans = self.__dict__[GPU_PLANS] = GpuPlans()
@@ -123,6 +122,10 @@ class Accelerated:
             theirs: Any = super()
             return without_calls(theirs.forward, input, *more)
         return without_calls(self.run_gpu_plan, plan, input)
+
+    def gpu_key(self: Any) -> Any:
+        """What a plan depends on beside the input."""
+        return None
 
     def gpu_plan(self: Any, input: torch.Tensor, *more: Any) -> Any:
         """What `run_gpu_plan` runs for such an input; None where it is PyTorch's."""
@@ -210,10 +213,14 @@ class ConvLayer(Accelerated):
 
     def loses(self: Any, input: torch.Tensor) -> str | None:
         if input.is_cuda:
-            if self.outputs(input) * self.weight.numel() < GPU_SMALL_WORK:
+            if self.outputs(input) * self.weight.numel() < GPU_SMALL_WORK and not is_replayed():
                 return GPU_SMALL
             return None if self.on_gpu(input) else CUDNN
         return conv_reason(input, self.weight, self.outputs(input), self.groups)
+
+    def gpu_key(self: Any) -> Any:
+        weight = self._parameters["weight"]
+        return weight.shape, weight.stride()
 
     def on_gpu(self: Any, input: torch.Tensor) -> frozenset[str]:
         """The ops that our kernels take on a GPU."""
@@ -302,7 +309,7 @@ class PoolLayer(Accelerated):
             return pool_reason(input)
         if input.dim() != self.spatial_rank + 2:
             return "on a GPU only batches are taken"
-        if input.numel() < GPU_SMALL_POOL:
+        if input.numel() < GPU_SMALL_POOL and not is_replayed():
             return GPU_SMALL
         kernels = pool_kernels(self.gpu_op, input, layout_of(input), self.gpu_keywords(input))
         return "PyTorch has it as fast on a GPU" if any(kernel in THEIRS for kernel in kernels) else None

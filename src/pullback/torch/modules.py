@@ -16,7 +16,7 @@ from pullback.torch.layers import (
     ConvTransposeLayer,
     MaxPoolLayer,
 )
-from pullback.torch.norm_layers import BatchNormLayer
+from pullback.torch.norm_layers import BatchNormLayer, LayerNormLayer
 
 
 class Conv1d(ConvLayer, nn.Conv1d):
@@ -145,6 +145,10 @@ class BatchNorm3d(BatchNormLayer, nn.BatchNorm3d):
     spatial_rank = 3
 
 
+class LayerNorm(LayerNormLayer, nn.LayerNorm):
+    """torch.nn.LayerNorm on our kernels, on a GPU."""
+
+
 _OURS = (
     Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
     MaxPool1d, MaxPool2d, MaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d,
@@ -152,4 +156,5 @@ _OURS = (
     BatchNorm1d, BatchNorm2d, BatchNorm3d,
 )  # fmt: skip
 SWAPS: dict[type[nn.Module], type[nn.Module]] = {getattr(nn, ours.__name__): ours for ours in _OURS}
-BACK: dict[type[nn.Module], type[nn.Module]] = {ours: theirs for theirs, ours in SWAPS.items()}
+GPU_SWAPS: dict[type[nn.Module], type[nn.Module]] = {nn.LayerNorm: LayerNorm}  # where the parameters are on a GPU
+BACK: dict[type[nn.Module], type[nn.Module]] = {ours: theirs for theirs, ours in (SWAPS | GPU_SWAPS).items()}

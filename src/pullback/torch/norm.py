@@ -100,6 +100,30 @@ class Statistics(NamedTuple):
         start, channels = self.numbers.data_ptr(), self.numbers.shape[1]
         return start, start + 2 * channels * self.numbers.itemsize
 
+    # What pending.py asks of statistics, whatever device they are on.
+
+    def takes(self, how: Any, adds: bool) -> bool:
+        """Whether this, with a sum before it or without one, can be in the same pass."""
+        return how is None or type(how) is Relu
+
+    def normalized(self, x: torch.Tensor, weight: Any, bias: Any, add: torch.Tensor | None) -> torch.Tensor:
+        return normalized(x, self, weight, bias, add)
+
+    def fused(self, x: torch.Tensor, weight: Any, bias: Any, how: Any, add: torch.Tensor | None) -> torch.Tensor:
+        return batch_norm(x, self, weight, bias, how, add)
+
+    def like(self, x: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
+        """Strides and type of the result."""
+        return x.stride(), x.dtype
+
+    def function(self) -> Any:
+        return BatchNorm
+
+    def remember(self, ctx: Any, x: torch.Tensor, weight: Any, bias: Any) -> None:
+        """What the backward pass of the normalization alone wants."""
+        ctx.by, ctx.relu, ctx.shift, ctx.how = self, None, None, lying(x)
+        ctx.save_for_backward(x, weight, None)
+
 
 def statistics(
     x: torch.Tensor, running: tuple[torch.Tensor, torch.Tensor] | None, training: bool, momentum: float, eps: float

@@ -1,15 +1,18 @@
-"""Batch normalizations that wait for what follows: with a ReLU, or a sum and a ReLU, they are one pass over memory.
+"""Normalizations that wait for what follows: with a ReLU, or a sum and a ReLU, they are one pass over memory.
 
 A layer returns a `Pending`: a tensor with the right autograd node and without memory. Where PyTorch is asked for its ReLU, or
 its sum with another tensor, that is noted or done in the same pass; anything else that asks for its numbers has them made first,
 and works on a plain tensor. So nothing depends on what the layer is expected to be followed by. A ReLU's node goes to x straight,
 past the node of the normalization: gradients add up in x all the same, whatever else the normalization was used for. Only who
 asks for the gradient of the normalization itself, after that, would miss a part of it: that is an error.
+
+On a GPU a layer normalization under autocast waits as well: for a linear layer its result is made in autocast's type at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,9 +20,11 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from pullback.torch.autograd import is_plain
-from pullback.torch.norm import BatchNorm, Relu, Statistics, batch_norm, lying, normalized
+from pullback.torch.gpu_norm import BatchStatistics, Cast, RowStatistics, Silu
+from pullback.torch.norm import Relu, Statistics
 
 FUSES = "pullback_fuses"  # attribute of a layer: whether its results wait; False once one was used for something else
+By = Statistics | BatchStatistics | RowStatistics
 OFF = "accelerate(model, fuse=False) keeps layers apart"
 
 
@@ -27,13 +32,14 @@ class Source:
     """What the numbers of a Pending are to be made of."""
 
     def __init__(
-        self, layer: Any, by: Statistics, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+        self, layer: Any, by: By, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
     ) -> None:  # fmt: skip
         self.layer, self.by, self.x, self.weight, self.bias = layer, by, x, weight, bias
         self.add: torch.Tensor | None = None
         self.versions = self._versions()
         self.numbers: torch.Tensor | None = None  # once they are made, without derivatives
         self.value: torch.Tensor | None = None  # the same, with derivatives
+        self.casts: dict[torch.dtype, torch.Tensor] = {}  # the same in other types, with derivatives
         self.fused = False
 
     def _versions(self) -> list[int]:
@@ -49,7 +55,7 @@ class Source:
     def check(self) -> None:
         if self.versions != self._versions():
             raise RuntimeError(
-                f"an input or a parameter of a batch normalization was changed in place before its result was used; {OFF}"
+                f"an input or a parameter of a normalization was changed in place before its result was used; {OFF}"
             )
 
     def make(self) -> torch.Tensor:
@@ -58,23 +64,30 @@ class Source:
             self.check()
             if self.add is None:
                 self.layer.__dict__[FUSES] = False
-            self.numbers = normalized(self.x, self.by, self.weight, self.bias, self.add)
+            self.numbers = self.by.normalized(self.x, self.weight, self.bias, self.add)
         return self.numbers
 
-    def relu(self, how: Relu) -> torch.Tensor:
+    def followed(self, how: Any) -> torch.Tensor:
+        """The result with an activation after it."""
         self.check()
         self.fused = True
-        return batch_norm(self.x, self.by, self.weight, self.bias, how, self.add)
+        return self.by.fused(self.x, self.weight, self.bias, how, self.add)
+
+    def cast(self, dtype: torch.dtype) -> torch.Tensor:
+        if dtype not in self.casts:
+            self.casts[dtype] = self.followed(Cast(dtype))
+        return self.casts[dtype]
 
 
 class Pending(torch.Tensor):
-    """The result of a batch normalization whose numbers are not made yet."""
+    """The result of a normalization whose numbers are not made yet."""
 
     source: Source
 
     @staticmethod
     def like(x: torch.Tensor, source: Source) -> Pending:
-        made: Pending = torch.Tensor._make_wrapper_subclass(Pending, x.shape, x.stride(), dtype=x.dtype, device=x.device)
+        strides, dtype = source.by.like(x)
+        made: Pending = torch.Tensor._make_wrapper_subclass(Pending, x.shape, strides, dtype=dtype, device=x.device)
         made.source = source
         return made
 
@@ -119,21 +132,23 @@ def plain_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 
 def _refuse_fused(pending: Pending) -> Pending:
     if pending.source.fused:
-        raise RuntimeError(f"the gradient of a batch normalization that is one pass with its ReLU is never made; {OFF}")
+        raise RuntimeError(f"the gradient of a normalization that is one pass with what follows is never made; {OFF}")
     return pending
 
 
-class _Deferred(BatchNorm):
-    """The node of a Pending: that of the normalization alone."""
+@cache
+def _deferring(function: Any) -> Callable[..., Pending]:
+    """The node of a Pending: that of the normalization alone, whose backward pass is `function`'s."""
 
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, by: Statistics, source: Source, x: torch.Tensor, weight: Any, bias: Any, add: None
-    ) -> Pending:  # fmt: skip
-        ctx.by, ctx.relu, ctx.shift, ctx.how = by, None, None, lying(x)
-        ctx.save_for_backward(x, weight, None)
-        ctx.set_materialize_grads(False)
-        return Pending.like(x, source)
+    class Deferred(function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, by: By, source: Source, x: torch.Tensor, weight: Any, bias: Any, add: None) -> Pending:
+            by.remember(ctx, x, weight, bias)
+            ctx.set_materialize_grads(False)
+            return Pending.like(x, source)
+
+    found: Callable[..., Pending] = super(torch.autograd.Function, Deferred).apply
+    return found
 
 
 class _Sum(torch.autograd.Function):
@@ -178,14 +193,14 @@ class _Become(torch.autograd.Function):
         return None, g
 
 
-_defer, _sum, _become = (super(torch.autograd.Function, kind).apply for kind in (_Deferred, _Sum, _Become))
+_sum, _become = (super(torch.autograd.Function, kind).apply for kind in (_Sum, _Become))
 
 
 def deferred(
-    layer: Any, by: Statistics, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+    layer: Any, by: By, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> torch.Tensor:  # fmt: skip
     """The layer's result, which waits for what follows."""
-    found: torch.Tensor = _defer(by, Source(layer, by, x, weight, bias), x, weight, bias, None)
+    found: torch.Tensor = _deferring(by.function())(by, Source(layer, by, x, weight, bias), x, weight, bias, None)
     return found
 
 
@@ -193,10 +208,10 @@ def _waits(pending: Any) -> bool:
     return type(pending) is Pending and pending.source.numbers is None and pending.source.value is None
 
 
-def _relu(pending: Any, how: Relu, in_place: bool) -> torch.Tensor | None:
-    if not _waits(pending):
+def _followed(pending: Any, how: Any, in_place: bool) -> torch.Tensor | None:
+    if not _waits(pending) or not pending.source.by.takes(how, pending.source.add is not None):
         return None
-    y = pending.source.relu(how)
+    y = pending.source.followed(how)
     if in_place:
         _become(pending, y)
         pending.source.value, pending.source.numbers = y, y.detach()
@@ -204,20 +219,34 @@ def _relu(pending: Any, how: Relu, in_place: bool) -> torch.Tensor | None:
 
 
 def _plain_relu(input: Any, inplace: bool = False) -> Any:
-    return _relu(input, Relu(None), inplace)
+    return _followed(input, Relu(None), inplace)
 
 
 def _relu6(input: Any, inplace: bool = False) -> Any:
-    return _relu(input, Relu(6.0), inplace)
+    return _followed(input, Relu(6.0), inplace)
 
 
 def _hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
-    return _relu(input, Relu(float(max_val)), inplace) if min_val == 0 < max_val else None
+    return _followed(input, Relu(float(max_val)), inplace) if min_val == 0 < max_val else None
+
+
+def _silu(input: Any, inplace: bool = False) -> Any:
+    return _followed(input, Silu(), inplace)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """Under autocast a linear layer takes its input in autocast's type."""
+    if not _waits(input) or not torch.is_autocast_enabled(input.source.x.device.type):
+        return None
+    dtype = torch.get_autocast_dtype(input.source.x.device.type)
+    if not input.source.by.takes(Cast(dtype), input.source.add is not None):
+        return None
+    return functional.linear(input.source.cast(dtype), weight, bias)
 
 
 def _sum_of(input: Any, other: Any, in_place: bool) -> Any:
     first, second = (input, other) if in_place or _waits(input) else (other, input)
-    if not _waits(first) or first.source.add is not None or first is second:
+    if not _waits(first) or first.source.add is not None or first is second or not first.source.by.takes(None, True):
         return None
     second = second.plain() if type(second) is Pending else second
     if (
@@ -240,12 +269,13 @@ def _iadd(input: Any, other: Any, **more: Any) -> Any:
 
 
 def _relu_(input: Any) -> Any:
-    return _relu(input, Relu(None), True)
+    return _followed(input, Relu(None), True)
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
     functional.relu: _plain_relu, torch.relu: _plain_relu, torch.Tensor.relu: _plain_relu,
     torch.relu_: _relu_, torch.Tensor.relu_: _relu_,
+    functional.silu: _silu, functional.linear: _linear,
     functional.relu6: _relu6, functional.hardtanh: _hardtanh,
     torch.add: _add, torch.Tensor.add: _add, torch.Tensor.__add__: _add, torch.Tensor.__radd__: _add,
     torch.Tensor.add_: _iadd, torch.Tensor.__iadd__: _iadd,
@@ -253,7 +283,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
 _ABOUT = {
     torch.Tensor.size, torch.Tensor.stride, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_contiguous,
     *(getattr(torch.Tensor, name).__get__ for name in (
-        "shape", "dtype", "device", "ndim", "requires_grad", "is_cpu", "layout", "grad_fn", "is_leaf", "_version",
+        "shape", "dtype", "device", "ndim", "requires_grad", "is_cpu", "is_cuda", "layout", "grad_fn", "is_leaf", "_version",
     )),
 }  # fmt: skip
 _OBSERVES = {torch.Tensor.register_hook, torch.Tensor.retain_grad, torch.autograd.grad}

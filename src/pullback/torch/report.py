@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from pullback.torch.calls import OURS, Function
 from pullback.torch.choices import CHOICES, Key, can_measure, key_of, paused, steps_of
+from pullback.torch.graphs.model import GRAPHS
 from pullback.torch.layers import Accelerated
 from pullback.torch.measuring import NONE
 from pullback.torch.mixed import MIXED_OPS
@@ -47,11 +48,13 @@ class Layer:
 class Report:
     """All convolutions and poolings of a model, in the order of their calls; printable.
 
-    `steps`: the seconds of whole steps that were measured, of each kind (pairs, plain PyTorch's and ours).
+    `steps`: the seconds of whole steps that were measured, of each kind (pairs, plain PyTorch's and ours). `graphs`: what is
+    recorded of a model that was accelerated with graphs=True, and why not more.
     """
 
     layers: tuple[Layer, ...]
     steps: tuple[tuple[float, float], ...] = ()
+    graphs: str = ""
 
     def __str__(self) -> str:
         lines = []
@@ -61,7 +64,7 @@ class Report:
             lines.append(f"{layer.name or '(the model)':<28} {layer.kind:<21} {layer.shape!s:<22} {where}")
         for theirs, ours in self.steps:
             lines.append(f"whole step: measured ms, PyTorch's and ours: {theirs * 1e3:.3g} and {ours * 1e3:.3g}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self.graphs] if self.graphs else lines)
 
 
 def explain(model: nn.Module, *inputs: Any, **named: Any) -> Report:
@@ -71,9 +74,11 @@ def explain(model: nn.Module, *inputs: Any, **named: Any) -> Report:
     all inputs.
     """
     watch = Explaining(model)
+    graphs = model.__dict__.get(GRAPHS)
+    told = "" if graphs is None else graphs.told()
     with watch.hooks(), _evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"), paused(), watch:
         model(*(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], tuple) else inputs), **named)
-    return watch.report()
+    return replace(watch.report(), graphs=told)
 
 
 @dataclass(frozen=True)

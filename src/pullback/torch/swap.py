@@ -10,14 +10,16 @@ from torch import nn
 
 from pullback import registry
 from pullback.torch.choices import CHOICES, Choices
+from pullback.torch.graphs.model import GRAPHS, set_graphs
 from pullback.torch.layers import GPU_PLANS, Accelerated
-from pullback.torch.modules import BACK, SWAPS
-from pullback.torch.norm_layers import BatchNormLayer
+from pullback.torch.modules import BACK, GPU_SWAPS, SWAPS
+from pullback.torch.norm_layers import NormLayer
 from pullback.torch.pending import FUSES
 from pullback.torch.selection import Wishes, names_of, select
 from pullback.torch.taking import TAKES, calls_functions, plain_class, taking_class
 from pullback.torch.whole_steps import WholeSteps
 
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
 MOST_FEW_CHANNELS = 4  # of a convolution without groups that has kernels of ours on a GPU
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -32,6 +34,7 @@ def accelerate(
     only: Wishes | None = None,
     except_: Wishes | None = None,
     functional: bool = False,
+    graphs: bool = False,
 ) -> Model:  # fmt: skip
     """Turn a model's convolutions, poolings and batch normalizations into ours, in place; the model is returned.
 
@@ -49,10 +52,13 @@ def accelerate(
     class means what is within, too. Other layers become PyTorch's again. A name or class that no layer has is a ValueError.
     functional: also the calls of torch.nn.functional (convolutions and poolings) inside the forward of your own modules, by the
     rules for layers, where the model runs eagerly. It costs each call of PyTorch in the model about a microsecond.
+    graphs: on a GPU, after three whole steps with inputs of a kind, the model's forward and backward pass are recorded as CUDA
+    graphs and replayed. What cannot be recorded stays eager, and `explain` says why.
     """
+    set_graphs(model, False)
     registry.backends()  # imports the kernels now rather than in the first step
     names = names_of(model)
-    layers = [module for module in names if isinstance(module, tuple(SWAPS))]
+    layers = [module for module in names if isinstance(module, tuple(SWAPS)) or _only_on_gpu(module)]
     callers = [module for module in names if calls_functions(module)] if functional else []
     chosen = select(names, list(dict.fromkeys([*layers, *callers])), only, except_)
     steps = WholeSteps()
@@ -60,7 +66,7 @@ def accelerate(
         if layer not in chosen:
             _restore(layer)
             continue
-        ours = SWAPS.get(plain_class(type(layer)))
+        ours = (SWAPS | GPU_SWAPS).get(plain_class(type(layer)))
         if ours is not None and never_on_gpu(layer):
             _restore(layer)
             continue
@@ -70,19 +76,25 @@ def accelerate(
         if isinstance(layer, Accelerated):
             _mark(layer, measure, tune, steps)
             layer.__dict__.pop(FUSES, None)
-            if fuse and isinstance(layer, BatchNormLayer):
+            if fuse and isinstance(layer, NormLayer):
                 layer.__dict__[FUSES] = True
     if functional:
         for module in [*callers, *(layer for layer in layers if layer not in chosen)]:
             module.__class__ = taking_class(plain_class(type(module)))
             module.__dict__[TAKES] = module in chosen
+    set_graphs(model, graphs)
     return model
+
+
+def _only_on_gpu(module: nn.Module) -> bool:
+    """Whether a layer is one that has kernels on a GPU alone, and has its parameters there."""
+    return isinstance(module, tuple(GPU_SWAPS)) and any(parameter.is_cuda for parameter in module.parameters(recurse=False))
 
 
 def never_on_gpu(layer: Any) -> bool:
     """Whether a layer has its parameters on a GPU, and no kernel of ours there: as it is, its calls cost nothing more."""
     weight = layer._parameters.get("weight")
-    if weight is None or not weight.is_cuda:
+    if weight is None or not weight.is_cuda or isinstance(layer, NORMS):
         return False
     few = getattr(layer, "groups", 1) > 1 or getattr(layer, "in_channels", MOST_FEW_CHANNELS + 1) <= MOST_FEW_CHANNELS
     return not few
@@ -109,7 +121,7 @@ def _restore(module: nn.Module) -> None:
     kind = BACK.get(kind, kind)
     if kind is not type(module):
         module.__class__ = kind
-        for mark in (CHOICES, TAKES, FUSES, GPU_PLANS):
+        for mark in (CHOICES, TAKES, FUSES, GPU_PLANS, GRAPHS):
             module.__dict__.pop(mark, None)
 
 
@@ -129,7 +141,7 @@ class State:
 
 
 def _marks(module: nn.Module) -> dict[str, Any]:
-    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES, FUSES) if mark in module.__dict__}
+    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES, FUSES, GRAPHS) if mark in module.__dict__}
 
 
 @contextmanager

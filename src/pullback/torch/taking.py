@@ -23,6 +23,9 @@ from pullback.torch.pending import plain_arguments
 TAKES = "pullback_takes_calls"  # attribute of such a module: whether, or whether not
 
 
+WRAPPERS: list[type] = []  # classes without a state of their own that stand between a module's class and its own
+
+
 class _State(threading.local):
     taking = False
     installed = False
@@ -87,6 +90,9 @@ class TakesCalls:
         raise RuntimeError("torch.jit.script knows PyTorch's own calls only: call pullback.torch.restore(model) first")
 
 
+WRAPPERS.append(TakesCalls)
+
+
 @cache
 def taking_class(kind: Any) -> type[nn.Module]:
     """A subclass of a module's class, of the same name, whose forward takes calls or does not, as the module's TAKES says."""
@@ -100,8 +106,10 @@ def taking_class(kind: Any) -> type[nn.Module]:
 
 
 def plain_class(kind: Any) -> Any:
-    """The class that `taking_class` made this of; the same class if it made none."""
-    return kind.__mro__[2] if issubclass(kind, TakesCalls) else kind
+    """The class that `taking_class` made this of, below what CUDA graphs made of that; the same class if neither made one."""
+    while kind.__mro__[1] in WRAPPERS:
+        kind = kind.__mro__[2]
+    return kind
 
 
 def _new(kind: Any, *given: Any) -> nn.Module:

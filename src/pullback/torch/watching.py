@@ -51,11 +51,11 @@ class Watch(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.inside.append(module)
-        if isinstance(module, tuple(SWAPS)):
+        if _is_layer(module):
             self.layer_begins(module, arguments[0] if arguments else named["input"])
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        if isinstance(module, tuple(SWAPS)):
+        if _is_layer(module):
             self.layer_ends(module, result)
         self.inside.pop()
 
@@ -67,6 +67,11 @@ class Watch(TorchFunctionMode):
         if function is None or is_known(module):
             return func(*args, **named)
         return self.call(function, module, func, args, named)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Whether it is of a class that has one of ours, or its subclass."""
+    return isinstance(module, (Accelerated, *SWAPS))
 
 
 def is_known(module: nn.Module) -> bool:

@@ -1,0 +1,1 @@
+"""Normalization on a GPU: of channels over a batch, with an activation and a sum in the same pass, and of rows."""
