@@ -19,7 +19,7 @@ from pullback.cpu.conv.common import (
     wide_of,
     work_of,
 )
-from pullback.cpu.conv.direct import taps_met
+from pullback.cpu.conv.direct import taps_met, tile_cost
 from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.records import CellsSweep, LaneRange
 from pullback.cpu.conv.sweep import AxisSweep, Sweep, lies_far, sweep_of
@@ -65,7 +65,8 @@ def costs(problem: Problem) -> tuple[float, float]:
     """Multiplications for each summed term of a cell, with vectors over cells and over output channels.
 
     Beside the lanes that they leave empty: one copies short runs, and transposes its source and its results in channels_last; the
-    other leaves out taps that meet no cell, and transposes in channels_first, where it reads and writes few cells at a time.
+    other leaves out taps that meet no cell, has small tiles where there are few channels, and transposes in channels_first, where
+    it reads and writes few cells at a time.
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
@@ -77,7 +78,7 @@ def costs(problem: Problem) -> tuple[float, float]:
         cells += tuning.TRANSPOSED * profile().moving * (1 / taps + results)
     else:
         channels += tuning.TRANSPOSED_BLOCK * profile().transposing * results
-    return cells, channels * taps_met(sweep)
+    return tuning.CELLS_TERM * cells, channels * taps_met(sweep) * tile_cost(sweep, v)
 
 
 def prefers_cells(problem: Problem) -> bool:

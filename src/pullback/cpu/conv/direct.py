@@ -75,6 +75,16 @@ def taps_met(sweep: Sweep) -> float:
     return d * h * (w if _runs_over_images(sweep) else 1.0)
 
 
+def tile_cost(sweep: Sweep, lanes: int) -> float:
+    """What a term of a tile takes, over one of a large tile that sums many: loops and calls beside its multiplications."""
+    phases = len(sweep.phases)
+    rows = even_parts(sweep.images if _runs_over_images(sweep) else sweep.axes[2].bases, tile_rows())
+    vectors = min(2, ceil_div(sweep.target_channels, lanes))
+    terms = sweep.source_channels * sum(math.prod(len(axis.taps) for axis in phase) for phase in sweep.phases) / max(1, phases)
+    beside = tuning.TILE_LOOP + tuning.TILE_CALL / max(1.0, terms)
+    return (1 + beside / max(1, rows * vectors)) / (1 + tuning.TILE_LOOP / (2 * tile_rows()))
+
+
 def _filter_first(problem: Problem, sweep: Sweep) -> bool:
     """Whether the filter is larger than all that is read and made, so that its panels had better stay with a thread than these."""
     return sweep.groups == 1 and math.prod(problem.filter_shape) * problem.dtype.itemsize > moved_bytes(problem)
@@ -109,14 +119,14 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int, 
     n_blocks = ceil_div(sweep.target_channels, 2 * v)
 
     def fewer_cells(most_cols: int, least_cols: int) -> bool:
-        """Make the block smaller by images, rows, or columns beyond `most_cols`; False where that is not possible."""
+        """Make the block smaller by images (not those of a tile), rows, or columns beyond `most_cols`; False where it cannot be."""
         nonlocal images, rows, cols
-        if images > 1:
+        if images > 1 and not by_images:
             images = even_parts(sweep.images, images - 1)
         elif rows > 1:
             rows = even_parts(h.bases, rows - 1)
         elif cols > most_cols:
-            cols = even_parts(w.bases, max(least_cols, cols // 2), height)
+            cols = even_parts(w.bases, max(least_cols, cols // 2), 1 if by_images else height)
         else:
             return False
         return True
@@ -140,8 +150,9 @@ def choose_blocks(problem: Problem, sweep: Sweep, buffered: bool, threads: int, 
 
     wanted, fewest = (tuning.PIECES, 4) if threads <= 4 else (tuning.PIECES_EACH * threads, 1)
     # A few pieces for every thread: first fewer cells a piece, as long as a panel is worth loading for them, then fewer channels.
-    while not by_images and pieces() < wanted and images * rows * cols > tuning.PIECE_CELLS:
-        if not fewer_cells(tuning.PIECE_CELLS, 6 * height):
+    most_cols, least_cols = (1, 1) if by_images else (tuning.PIECE_CELLS, 6 * height)
+    while pieces() < wanted and images * rows * cols > tuning.PIECE_CELLS:
+        if not fewer_cells(most_cols, least_cols):
             break
     while pieces() < wanted and part_groups > 1:
         part_groups = even_parts(sweep.groups, part_groups - 1)

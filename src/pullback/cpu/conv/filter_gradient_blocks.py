@@ -13,6 +13,7 @@ from pullback.cpu.conv.common import even_parts
 from pullback.cpu.conv.sweep import Sweep
 from pullback.cpu.conv.tuning import (
     BLOCK_CELLS,
+    EVEN_BLOCKS,
     FEWER_PIECES,
     MOST_BLOCK_BYTES,
     MOST_PARTS,
@@ -22,7 +23,7 @@ from pullback.cpu.conv.tuning import (
     RANGES_EACH,
 )
 from pullback.cpu.engine.machine import machine
-from pullback.cpu.engine.sizes import ceil_div
+from pullback.cpu.engine.sizes import ceil_div, round_up
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,24 @@ class _Cutter:
                 images += 1
         return even_parts(self.sweep.images, images), rows, cols
 
+    def enough_blocks(self, block: tuple[int, int, int], parts: int, depths: int) -> tuple[int, int]:
+        """Images and rows of a block, fewer than these where so many parts would not have as many blocks each."""
+        images, rows, cols = block
+        _, h, w = self.sweep.axes
+
+        def uneven() -> bool:
+            blocks = ceil_div(self.sweep.images, images) * ceil_div(h.target_size, rows) * ceil_div(w.target_size, cols)
+            return blocks < EVEN_BLOCKS * parts and blocks % parts > 0
+
+        while parts > 1 and uneven() and images * rows * cols * depths > PART_CELLS:
+            if images > 1:
+                images = even_parts(self.sweep.images, images - 1)
+            elif rows > 1:
+                rows = even_parts(h.target_size, rows - 1)
+            else:
+                break
+        return images, rows
+
 
 def filter_blocks(
     sweep: Sweep, channels: int, taps: int, merged: int, lanes: int, wide: int, in_place: bool, last: bool, threads: int
@@ -117,8 +136,11 @@ def filter_blocks(
     cells = sweep.images * math.prod(axis.target_size for axis in sweep.axes)
     depths = sweep.axes[0].target_size
     sums_bytes = sweep.groups * taps * channels * sweep.target_channels * wide
-    work = cells * taps * channels * sweep.target_channels * sweep.groups
+    work = (
+        cells * taps * channels * round_up(sweep.target_channels, lanes) * sweep.groups
+    )  # lanes that stay empty take their time
     wanted = min(FEWER_PIECES, 1 + work // (1 << 22)) if in_place else min(PIECES, 1 + work // (1 << 20))
+    wanted += wanted % 2 if wanted > 1 else 0  # two threads end together
     images, rows, cols = cutter.block()
     parts, most_parts = 1, 8
     if in_place:
@@ -140,6 +162,8 @@ def filter_blocks(
         else:
             break
         images = 1
+    per_range = min(most_parts, PARTIAL_BYTES // sums_bytes, ceil_div(wanted, cutter.ranges()))
+    images, rows = cutter.enough_blocks((images, rows, cols), per_range, depths)
     blocks = ceil_div(sweep.images, images) * ceil_div(h.target_size, rows) * ceil_div(w.target_size, cols)
     while cutter.ranges() * parts < wanted and parts < min(most_parts, blocks) and (parts + 1) * sums_bytes <= PARTIAL_BYTES:
         parts += 1

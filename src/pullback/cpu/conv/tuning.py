@@ -19,11 +19,14 @@ IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of eac
 TAPS_MET = 0.98  # share of taps along a row that meet a cell, below which such tiles pay
 TAP_LISTS, TAP_LIST_BYTES = 8, 4 << 10  # lists of taps that are kept, a power of two of them; bytes of the longest of several
 
+TILE_LOOP, TILE_CALL = 7.0, 60.0  # vector multiplications that a round of a tile's loop, and its call, take beside its own
+
 # cells: multiplications that an element takes to be transposed, from single cells and from blocks of them.
-TRANSPOSED, TRANSPOSED_BLOCK = 28, 8
-CELLS_RUN = 100  # multiplications that copying a run of cells takes, beside its cells
+TRANSPOSED, TRANSPOSED_BLOCK = 14, 8
+CELLS_RUN = 40  # multiplications that copying a run of cells takes, beside its cells
 CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all their planes stay in the first-level cache
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
+CELLS_TERM = 0.88  # of a multiplication, where one of a large tile over channels takes 1
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken
 
 PAIR_COST = 0.55  # of a multiplication of a pair's element, in those of float32
@@ -43,3 +46,4 @@ CROWDED = 0.4  # share of the cache's sets
 PARTIAL_BYTES = 4 << 20  # bytes of all partial sums together
 MOST_BLOCK_BYTES = 4 << 20  # bytes of a block in any case
 BLOCK_CELLS, PART_CELLS, MOST_PARTS = 96, 512, 16  # in place: cells that repay fetching a block's sums, cells of a part, parts
+EVEN_BLOCKS = 4  # blocks of a part from which on it does not matter that some parts have one more

@@ -38,8 +38,8 @@ ROWS_LOAD, ROWS_TAP, ROWS_REGISTER, ROWS_MASKED = 5.0, 0.9, 2.0, 1.5
 PLANES_ELEMENT, PLANES_TAP, PLANES_OUT_ROW, PLANES_IN_ROW = 0.6, 0.03, 15.0, 8.0
 # Of the average gradient by phases: an element of dx, a tap of an output, a row of dx, and each phase of it.
 SHARES_ELEMENT, SHARES_TAP, SHARES_ROW, SHARES_PHASE = 0.1, 0.03, 7.0, 3.0
-# Of vectors over few channels (max, average), beside planes: what a cell takes, and each group of registers of its channels; a tap of
-# one masked register, of two, and of four, which wait for the one before. The unit is a tap of a register of planes.
+# Of vectors over few channels, beside planes: what a cell takes, and each group of registers of its channels; a tap of one masked
+# register, of two, and of four, which wait for the one before. The unit is a tap of a register of planes.
 CHANNELS_CELL, CHANNELS_GROUP = 24.0, 8.0
 CHANNELS_TAPS = {"max": (2.05, 2.7, 3.15), "average": (1.75, 1.75, 2.5)}
 # Of planes, in the same unit: a register of results, a register unpacked; taken apart by a stride, a cell, and a register of it.

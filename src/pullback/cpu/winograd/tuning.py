@@ -41,7 +41,10 @@ FAR_CACHE = 1 / 2  # of the last-level cache, beyond which they do not
 PACK = 20  # per vector of a filter: what a plain sum takes to pack it
 TERMS = 6  # of a register tile's loads, stores and call, as if it summed so many terms more
 SLOWER = 1.05  # of a product between transforms, whose operands come from the second-level cache
-PLAIN_ROWS, PLAIN_VECTORS = 2.0, 0.25  # of a plain filter gradient's tiles: what few rows and vectors of them take beside their terms
+PLAIN_ROWS, PLAIN_VECTORS = (
+    2.0,
+    0.25,
+)  # of a plain filter gradient's tiles: what few rows and vectors of them take beside their terms
 GAIN = 0.95  # of the cost of a plain sum at most, or the error is for nothing
 
 MOST_REDONE = 0.5  # of the channels: where more are not finite, all are made by plain sums at once
