@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -118,6 +120,27 @@ def test_weights_by_strides(on_gpu, reference):
     view = torch.from_numpy(np.ascontiguousarray(f.transpose(3, 2, 0, 1))).permute(2, 3, 1, 0)
     problem = prepare_conv(x, f, **keywords)[0]
     np.testing.assert_array_equal(packed(problem, view).numpy(), f.reshape(9, 4))
+
+
+@pytest.mark.parametrize("layout", [CL, CF])
+@pytest.mark.parametrize("case", ["3x3 uneven", "small stride 2", "large stride"])
+@pytest.mark.parametrize("beside", [0.0, np.nan])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the interpreter
+def test_bias(reference, case, layout, beside):
+    """It is added once to each result, also where a tile is made again because of a NaN."""
+    import torch
+
+    from pullback.cuda.depthwise.gather import conv
+    from pullback.ops.conv import prepare_conv
+
+    rng = np.random.default_rng(5)
+    x, f, keywords = arrays(rng, layout, CASES[case], np.float32)
+    f.flat[-1] += beside
+    bias = rng.integers(-9, 9, keywords["groups"]).astype(np.float32)
+    problem = prepare_conv(x, f, **keywords)[0]
+    device = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+    found = conv(problem, *(torch.from_numpy(a).to(device) for a in (x, f, bias)))
+    np.testing.assert_array_equal(found.cpu().numpy(), reference("conv", x, f, bias=bias, **keywords))
 
 
 def test_refusals(on_gpu):

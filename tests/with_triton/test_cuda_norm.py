@@ -185,3 +185,40 @@ def test_layer_norm(rows: int, columns: int, affine: bool, out: Any, dtype: Any,
         torch.testing.assert_close(sums.double() / rows, torch.stack((dxs[2], dxs[1])) / rows, **close)
     else:
         assert sums is None
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
+@pytest.mark.parametrize(("activation", "adds"), [(None, True), ("relu", False), ("relu6", True)])
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_public_ops(
+    layout: str, activation: str | None, adds: bool, fixed: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pb.batch_norm and its gradient of arrays of a GPU, against the same call of NumPy arrays."""
+    import numpy as np
+
+    import pullback as pb
+    from pullback.cuda.norm import arrays as on_gpu
+
+    rng = np.random.default_rng(0)
+    shape = (3, 4, 5, 6) if layout == "channels_last" else (3, 6, 4, 5)
+    x, dy, add = (rng.normal(size=shape).astype(dtype) for _ in range(3))
+    names = ("scale", "bias", "mean", "variance") if fixed else ("scale", "bias")
+    given = {"x": x, **{name: rng.uniform(0.5, 2, 6).astype(np.float32) for name in names}}
+    if adds:
+        given["add"] = add
+    more: dict[str, Any] = {"activation": activation, "layout": layout}
+    wanted = pb.batch_norm(**given, **more, return_statistics=True)
+    gradients = pb.batch_norm_grad(dy, **given, **more)
+    ours = {name: torch.from_numpy(array).to(DEVICE) for name, array in {"dy": dy, **given}.items()}
+    if DEVICE == "cpu":  # these tensors are no arrays of a GPU
+        monkeypatch.setattr(on_gpu, "tensors_of", lambda op, values, axes: dict(values))
+        monkeypatch.setattr("pullback.ops.batch_norm.any_device_array", lambda values: any(map(torch.is_tensor, values)))
+    dys = ours.pop("dy")
+    found = pb.batch_norm(**ours, **more, return_statistics=True)
+    close = {"rtol": TOLERANCE[getattr(torch, dtype)], "atol": TOLERANCE[getattr(torch, dtype)]}
+    for one, other in zip((*found, *pb.batch_norm_grad(dys, **ours, **more)), (*wanted, *gradients), strict=True):
+        assert one.shape == other.shape
+        assert str(one.dtype) == f"torch.{other.dtype}"
+        size = max(1.0, float(np.abs(other).max()))
+        np.testing.assert_allclose(one.cpu().numpy() / size, other / size, **close)

@@ -5,7 +5,7 @@ PyTorch is our allocator and knows the streams: arrays come as its tensors over 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -33,32 +33,38 @@ def explain_on_arrays(prepare: Callable[..., tuple[Any, ...]], args: tuple[Any, 
 def run_on_arrays(prepare: Callable[..., tuple[Any, ...]], out: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """An op on arrays of one GPU."""
     op = prepare.__name__.removeprefix("prepare_")
+    given = tensors_of(op, {f"argument {position}": value for position, value in enumerate(args, 1)}, FEWEST_AXES)
+    from pullback.cuda import call
+
+    like = next(value for value in args if is_device_array(value))
+    found = call.run(prepare, *given.values(), **keywords)
+    if out is not None:
+        return _into(op, out, found)
+    return tuple(as_theirs(like, part) for part in found) if isinstance(found, tuple) else as_theirs(like, found)
+
+
+def tensors_of(op: str, values: Mapping[str, Any], fewest_axes: int) -> dict[str, Any]:
+    """Values by their names, the arrays of a GPU as tensors. Nothing else may be an array, of so many axes or more."""
     why = why_unavailable(CUDA)
     if why is not None:
         raise KernelError(f"{op}: {why}")
     import torch
 
-    from pullback.cuda import call
-
-    like = next(value for value in args if is_device_array(value))
-    given, devices = [], set()
-    for position, value in enumerate(args):
+    given, devices = {}, set()
+    for name, value in values.items():
         if is_device_array(value):
-            refuse_recorded(op, f"argument {position + 1}", value)
+            refuse_recorded(op, name, value)
             value = value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
             devices.add(value.device)
-        elif getattr(value, "ndim", 0) >= FEWEST_AXES:
-            raise ValueError(f"{op}: argument {position + 1} is in the CPU's memory and others are on a GPU; move it there")
-        given.append(value)
+        elif getattr(value, "ndim", 0) >= fewest_axes:
+            raise ValueError(f"{op}: {name} is in the CPU's memory and others are on a GPU; move it there")
+        given[name] = value
     if len(devices) > 1:
         raise ValueError(f"{op}: the arrays are on {' and '.join(sorted(map(str, devices)))}; move them to one device")
-    found = call.run(prepare, *given, **keywords)
-    if out is not None:
-        return _into(op, out, found)
-    return tuple(_as_theirs(like, part) for part in found) if isinstance(found, tuple) else _as_theirs(like, found)
+    return given
 
 
-def _as_theirs(like: Any, tensor: Any) -> Any:
+def as_theirs(like: Any, tensor: Any) -> Any:
     """A result as an array of the library that `like` is of."""
     library = library_of(like)
     if library == "torch":

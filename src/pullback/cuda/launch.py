@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import triton.language as tl
@@ -18,6 +18,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # as Triton itself read
 MOST_32_BIT = 2**31 - 1
 MOST_ROWS = 512  # of a tile, or columns where all cells are columns: see split_small in places_kernel.py
 MOST_READY = 4096
+
+
+What = TypeVar("What", bound=Hashable)  # a problem, or all that a normalization is compiled for
 
 
 class Tile(NamedTuple):
@@ -108,7 +111,7 @@ def on_device(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     return other
 
 
-def launch(plan: Callable[[Problem], Launch], problem: Problem, *tensors: torch.Tensor) -> None:
+def launch(plan: Callable[[What], Launch], problem: What, *tensors: torch.Tensor) -> None:
     """Launch what `plan(problem)` says on these tensors, on the current stream of the current device.
 
     Triton takes some 60 microseconds to find the compiled kernel of so many arguments. What it has found is kept, by the plan and

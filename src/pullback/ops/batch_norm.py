@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pullback import training_kernels as kernels
 from pullback.ops.arguments import as_float_array, as_layout, check_shape, layout_of, one_of
+from pullback.ops.foreign_arrays import any_device_array
 from pullback.ops.hints import DEFAULT_LAYOUT, with_hints
 from pullback.ops.lp_pool import wide
 from pullback.rules import Array
@@ -166,6 +167,10 @@ def batch_norm(
     op = "batch_norm"
     one_of(op, "return_statistics", return_statistics, (False, True))
     arrays = named({"x": x, "scale": scale, "bias": bias}, mean=mean, variance=variance, add=add)
+    if any_device_array(arrays.values()):
+        from pullback.cuda.norm import arrays as on_gpu
+
+        return on_gpu.batch_norm(arrays, eps, activation, layout, return_statistics)
     given, rules = _prepared(op, arrays, eps, activation, layout)
     if any_traced(given.values()):
         import autograd.numpy as anp
@@ -212,6 +217,10 @@ def batch_norm_grad(
     """
     op = "batch_norm_grad"
     arrays = named({"dy": dy, "x": x, "scale": scale, "bias": bias}, mean=mean, variance=variance, add=add)
+    if any_device_array(arrays.values()):
+        from pullback.cuda.norm import arrays as on_gpu
+
+        return on_gpu.batch_norm_grad(arrays, eps, activation, layout)
     given, rules = _prepared(op, arrays, eps, activation, layout)
     of = [name for name in ("x", "scale", "bias", "add") if name in given]
     if any_traced(given.values()):

@@ -13,11 +13,15 @@ import torch
 from torch.autograd import forward_ad
 
 from pullback.ops.explain import PREPARE
+from pullback.registry import CUDA, chosen_kernel
+from pullback.registry.in_force import asked_backend
+from pullback.settings import during
 from pullback.torch import on_gpu
 from pullback.torch.arrays import LAST, filter_to_last, from_last, to_last
 from pullback.torch.autograd import OPS, is_plain
 
 aten = torch.ops.aten
+ADD_BIAS = ("depthwise",)  # kernels of the forward op that take one
 Bound = tuple[Any, Callable[..., Any]] | None  # a problem and what runs it
 
 
@@ -28,6 +32,7 @@ class ConvPlan(NamedTuple):
     input_gradient: Bound
     filter_gradient: Bound
     last: bool
+    adds_bias: bool  # in the forward op itself
     keywords: dict[str, Any]
     arguments: tuple[Any, ...]
 
@@ -58,6 +63,11 @@ def _bound(taken: bool, op: str, *arguments: Any, **keywords: Any) -> Bound:
     return find(PREPARE[op], arguments, keywords) if taken else None
 
 
+def _chosen_adds_bias(problem: Any) -> bool:
+    with during(asked_backend, CUDA):
+        return chosen_kernel(problem).name in ADD_BIAS
+
+
 def conv_plan(x: torch.Tensor, w: torch.Tensor, dtype: torch.dtype, keywords: dict[str, Any], ours: frozenset[str]) -> ConvPlan:
     """`ours`: the ops (as mixed.py names them) that our kernels take."""
     from pullback.torch.mixed import FILTER, FORWARD, INPUT
@@ -74,7 +84,7 @@ def conv_plan(x: torch.Tensor, w: torch.Tensor, dtype: torch.dtype, keywords: di
         _bound(FORWARD in ours, "conv", a, f, **keywords),
         _bound(INPUT in ours, "conv_grad_input", dy, f, tuple(a.shape), **keywords),
         _bound(FILTER in ours, "conv_grad_filter", dy, a, tuple(f.shape), **keywords),
-        last, keywords, rest,
+        last, FORWARD in ours and _chosen_adds_bias(problem), keywords, rest,
     )  # fmt: skip
 
 
@@ -104,14 +114,14 @@ def _run(bound: Any, last: bool, *tensors: torch.Tensor) -> Any:
     return tuple(part.permute(back) for part in found) if isinstance(found, tuple) else found.permute(back)
 
 
-def _run_conv(bound: Any, last: bool, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _run_conv(bound: Any, last: bool, x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
     problem, run = bound
     rank = x.dim()
     if not last:
-        result: torch.Tensor = run(problem, x, w)
+        result: torch.Tensor = run(problem, x, w, *bias)
         return result
-    back: torch.Tensor = run(problem, x.permute(to_last(rank)), w.permute(filter_to_last(rank))).permute(from_last(rank))
-    return back
+    y: torch.Tensor = run(problem, x.permute(to_last(rank)), w.permute(filter_to_last(rank)), *bias)
+    return y.permute(from_last(rank))
 
 
 class _Conv(torch.autograd.Function):
@@ -121,6 +131,8 @@ class _Conv(torch.autograd.Function):
         ctx.save_for_backward(x, w)
         if plan.forward is None:
             return torch.convolution(x, w, b, *plan.arguments)
+        if plan.adds_bias and b is not None:
+            return _run_conv(plan.forward, plan.last, x, w, b)
         y = _run_conv(plan.forward, plan.last, x, w)
         return y if b is None else y.add_(b.view(-1, *(1,) * (y.dim() - 2)))
 

@@ -23,7 +23,8 @@ from pullback.torch.taking import with_calls
 
 SMALL_NORM = 30_000  # elements of an input that PyTorch is done with before our call has begun
 EQUAL_NORM = {FIRST: 150_000, LAST: 2_000_000}  # elements of an input that both take equally long for, with its gradient
-GPU_SMALL_NORM = 1 << 24  # elements on a GPU from which our call, which is more Python than PyTorch's, still is the shorter one
+# Elements on a GPU from which a call of ours, which is more Python than PyTorch's, saves more time than it takes.
+GPU_SMALL_NORM, GPU_SMALL_ROWS = 1 << 25, 1 << 20
 MISFIT = "its parameters are not plain tensors of the input's dtype and channels"
 ONE_VALUE = "it has one value for each channel, which has no variance"
 GAPS = "its memory has gaps"
@@ -95,7 +96,7 @@ class LayerNormLayer(NormLayer):
     def loses(self: Any, input: torch.Tensor) -> str | None:
         if not input.is_cuda:
             return "on the CPU LayerNorm is PyTorch's"
-        return GPU_SMALL if input.numel() < GPU_SMALL_NORM and not is_replayed() else None
+        return GPU_SMALL if input.numel() < GPU_SMALL_ROWS and not is_replayed() else None
 
     def gpu_key(self: Any) -> tuple[Any, ...]:
         return self.normalized_shape, self.eps, *[p is None or (p.dtype, p.device) for p in self._parameters.values()]

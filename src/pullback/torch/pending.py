@@ -140,7 +140,7 @@ def _refuse_fused(pending: Pending) -> Pending:
 def _deferring(function: Any) -> Callable[..., Pending]:
     """The node of a Pending: that of the normalization alone, whose backward pass is `function`'s."""
 
-    class Deferred(function):  # type: ignore[misc]
+    class Deferred(function):
         @staticmethod
         def forward(ctx: Any, by: By, source: Source, x: torch.Tensor, weight: Any, bias: Any, add: None) -> Pending:
             by.remember(ctx, x, weight, bias)

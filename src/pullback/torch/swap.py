@@ -88,7 +88,8 @@ def accelerate(
 
 def _only_on_gpu(module: nn.Module) -> bool:
     """Whether a layer is one that has kernels on a GPU alone, and has its parameters there."""
-    return isinstance(module, tuple(GPU_SWAPS)) and any(parameter.is_cuda for parameter in module.parameters(recurse=False))
+    kinds: tuple[type[nn.Module], ...] = tuple(GPU_SWAPS)
+    return isinstance(module, kinds) and any(p is not None and p.is_cuda for p in module._parameters.values())
 
 
 def never_on_gpu(layer: Any) -> bool:

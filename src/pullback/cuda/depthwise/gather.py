@@ -34,12 +34,12 @@ def reaches_beside(problem: Problem, gradient: bool) -> bool:
     return False
 
 
-def _launch(problem: Problem, gradient: bool) -> Launch:
+def _launch(problem: Problem, gradient: bool, bias: bool = False) -> Launch:
     axes, plan = axes_of(problem), plan_of(problem, gradient)
     cells = axes.size if gradient else axes.out
     images, channels = axes.images, problem.channels_in
     options = {
-        "K": axes.kernel, "S": axes.stride, "D": axes.dilation, "GRADIENT": gradient, "LAST": axes.last,
+        "K": axes.kernel, "S": axes.stride, "D": axes.dilation, "GRADIENT": gradient, "LAST": axes.last, "BIAS": bias,
         "SUM": sum_type(problem), "WIDE": is_wide(problem),
     }  # fmt: skip
     if plan is None:
@@ -61,17 +61,25 @@ def forward_launch(problem: Problem) -> Launch:
     return _launch(problem, False)
 
 
+def shifted_launch(problem: Problem) -> Launch:
+    return _launch(problem, False, True)
+
+
 def gradient_launch(problem: Problem) -> Launch:
     return _launch(problem, True)
 
 
-def conv(problem: Problem, x: torch.Tensor, filter: torch.Tensor) -> torch.Tensor:
-    y = x.new_empty(problem.output_shape)
-    launch(forward_launch, problem, x.contiguous(), packed(problem, filter), y)
+def conv(problem: Problem, x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """bias: one number for each channel, which is added in the same pass."""
+    y, weights = x.new_empty(problem.output_shape), packed(problem, filter)
+    if bias is None:
+        launch(forward_launch, problem, x.contiguous(), weights, weights, y)
+    else:
+        launch(shifted_launch, problem, x.contiguous(), weights, bias.contiguous(), y)
     return y
 
 
 def conv_grad_input(problem: Problem, dy: torch.Tensor, filter: torch.Tensor) -> torch.Tensor:
-    dx = dy.new_empty(problem.input_shape)
-    launch(gradient_launch, problem, dy.contiguous(), packed(problem, filter), dx)
+    dx, weights = dy.new_empty(problem.input_shape), packed(problem, filter)
+    launch(gradient_launch, problem, dy.contiguous(), weights, weights, dx)
     return dx

@@ -66,6 +66,16 @@ def weight(w, tap, channel, channels, inside, TAPS: tl.constexpr, LAST: tl.const
 
 
 @triton.jit
+def shift_of(bias, channel, inside, BIAS: tl.constexpr, SUM: tl.constexpr, SHAPE: tl.constexpr):
+    """What is added to each result of a channel."""
+    if BIAS:
+        shift = tl.broadcast_to(tl.load(bias + channel, mask=inside, other=0.0).to(SUM), SHAPE)
+    else:
+        shift = tl.zeros(SHAPE, SUM)
+    return shift
+
+
+@triton.jit
 def tap_by_tap(
     src, weights, image, d, h, w, channel, inside, channels, stored, SIZE, OUT, PAD, READ,
     K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, GRADIENT: tl.constexpr, LAST: tl.constexpr, SUM: tl.constexpr,
@@ -183,10 +193,11 @@ def looped(
 
 @triton.jit
 def gather(
-    src, weights, dst, bases, channels, BASES, SIZE, OUT, PAD, READ,
+    src, weights, bias, dst, bases, channels, BASES, SIZE, OUT, PAD, READ,
     K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, OFFSETS: tl.constexpr, PAIRS: tl.constexpr, STEP: tl.constexpr,
     CELLS: tl.constexpr, LOOP: tl.constexpr, GRADIENT: tl.constexpr, GUARD: tl.constexpr, LAST: tl.constexpr,
-    VECTOR: tl.constexpr, STORE: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr, STORE: tl.constexpr, BIAS: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """A patch of results for each base. LOOP: over lines at run time, where there are many taps. GUARD: sums may be NaN
     because of cells beside the source. channels: in groups of VECTOR in channels_last, so that it is known to divide them.
@@ -227,6 +238,7 @@ def gather(
         for i in tl.static_range(1, RD * RH * RW):
             total += sums[i]
         again = any_nan(tl.where(inside, total, 0.0))
+    shift = shift_of(bias, channel, inside, BIAS, SUM, (BR, BC))
     if again:
         for r in range(RD * RH * RW):
             d = bd * CELLS[0] + r // (RH * RW)
@@ -236,12 +248,17 @@ def gather(
             total = tap_by_tap(
                 src, weights, image, d, h, w, channel, there, channels, channels, SIZE, OUT, PAD, READ,
                 K, S, D, GRADIENT, LAST, SUM, (BR, BC),
-            )  # fmt: skip
+            ) + shift  # fmt: skip
             place = ((image * made[0] + d) * made[1] + h) * made[2] + w
             if LAST:
                 place = place * channels + channel
             tl.store(dst + place, total.to(dst.dtype.element_ty), mask=there)
     else:
+        if BIAS:
+            shifted = ()
+            for i in tl.static_range(RD * RH * RW):
+                shifted = shifted + (sums[i] + shift,)
+            sums = shifted
         for rd in tl.static_range(RD):
             d = bd * CELLS[0] + rd
             for rh in tl.static_range(RH):
@@ -301,16 +318,16 @@ def store_line(
 
 @triton.jit
 def by_cells(
-    src, weights, dst, bases, channels, BASES, SIZE, OUT, PAD, READ,
-    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, GRADIENT: tl.constexpr, LAST: tl.constexpr, SUM: tl.constexpr,
-    BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    src, weights, bias, dst, bases, channels, BASES, SIZE, OUT, PAD, READ,
+    K: tl.constexpr, S: tl.constexpr, D: tl.constexpr, GRADIENT: tl.constexpr, LAST: tl.constexpr, BIAS: tl.constexpr,
+    SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Every cell by itself, for strides and windows whose patches are too large to write out. BASES: the cells made."""
     image, d, h, w, channel, inside = places(bases, channels, channels, BASES, BR, BC, LAST, WIDE)
     total = tap_by_tap(
         src, weights, image, d, h, w, channel, inside, channels, channels, SIZE, OUT, PAD, READ,
         K, S, D, GRADIENT, LAST, SUM, (BR, BC),
-    )  # fmt: skip
+    ) + shift_of(bias, channel, inside, BIAS, SUM, (BR, BC))  # fmt: skip
     place = ((image * BASES[0] + d) * BASES[1] + h) * BASES[2] + w
     if LAST:
         place = place * channels + channel

@@ -135,7 +135,7 @@ class Graphs:
         if not trained:
             kind.eager += 1
             return made
-        counted = []
+        counted: list[bool] = []
 
         def count(gradient: torch.Tensor) -> None:
             if not counted:
@@ -244,15 +244,17 @@ def ungraphed(kind: Any) -> Any:
 
 def _graphed_again(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     made = function(*arguments)
-    made.__class__ = graphed_class(type(made))
+    kind: Any = type(made)
+    made.__class__ = graphed_class(kind)
     return made
 
 
 def set_graphs(model: nn.Module, on: bool) -> None:
     """Have a model's calls recorded from now on, or no longer."""
     model.__dict__.pop(GRAPHS, None)
-    if ungraphed(type(model)) is not type(model):
-        model.__class__ = ungraphed(type(model))
+    kind: Any = ungraphed(type(model))
     if on:
-        model.__class__ = graphed_class(type(model))
+        kind = graphed_class(kind)
         model.__dict__[GRAPHS] = Graphs()
+    if kind is not type(model):
+        model.__class__ = kind
