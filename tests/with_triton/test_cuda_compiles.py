@@ -17,8 +17,17 @@ KERNELS = {
     "pool.gradient_kernel": {"patches"},
     "pool.loop_kernel": {"max_pool", "avg_pool", "gradient"},
     "depthwise.gather_kernel": {"gather"},
+    "norm.channels_kernel": {
+        "chunk_statistics",
+        "merge_statistics",
+        "take_statistics",
+        "normalize",
+        "chunk_sums",
+        "input_gradient",
+    },
+    "norm.rows_kernel": {"normalize_rows", "gradient_of_rows"},
 }
-FAMILIES = ("pool", "depthwise", "conv")
+FAMILIES = ("pool", "depthwise", "conv", "norm")
 
 
 @pytest.mark.skipif(find_spec("triton.backends.nvidia") is None, reason="this Triton has no compiler for NVIDIA's GPUs")

@@ -101,6 +101,103 @@ def test_a_layer_finds_its_plan_once(layout: str, monkeypatch: pytest.MonkeyPatc
     assert taken == 4
 
 
+class Normalized(torch.nn.Module):
+    """Normalizations with all that may follow them, in the middle of a network and at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4, momentum=None), torch.nn.BatchNorm2d(4)
+        self.d, self.e = torch.nn.BatchNorm2d(4, affine=False), torch.nn.BatchNorm2d(4, track_running_stats=False)
+        self.silu, self.relu6 = torch.nn.SiLU(), torch.nn.ReLU6(inplace=True)
+        self.rows, self.head = torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = self.silu(self.a(x))
+        y = torch.relu(self.b(y) + x)
+        y = self.relu6(self.d(y))
+        y = x + self.c(y)
+        y = self.e(y) * 2
+        return self.head(self.rows(y.permute(0, 2, 3, 1)))
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An accelerated model whose normalizations do with whatever tensors there are here what they do with those of a GPU."""
+    from pullback.torch import accelerate, layers, modules, norm_layers, pending
+
+    def forward(layer: Any, x: Any, *more: Any) -> Any:
+        return layer.forward_on_gpu(x.plain() if type(x) is pending.Pending else x, *more)
+
+    def taken(model: Any) -> Any:
+        model = accelerate(model.to(DEVICE))
+        for layer in model.modules():
+            if type(layer) is torch.nn.LayerNorm:
+                layer.__class__ = modules.LayerNorm
+                layer.__dict__[pending.FUSES] = True
+        return model
+
+    for kind in (norm_layers.BatchNormLayer, norm_layers.LayerNormLayer):
+        monkeypatch.setattr(kind, "forward", forward)
+        monkeypatch.setattr(kind, "why_left", lambda *_: None)
+    monkeypatch.setattr(layers.Accelerated, "forward", forward)
+    return taken
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("training", [True, False])
+def test_normalizations_with_what_follows(layout: str, training: bool, taken: Any) -> None:
+    """Results, running statistics, derivatives of both orders; a sum, an activation, or nothing in the same pass."""
+    torch.manual_seed(0)
+    plain = Normalized().double().to(DEVICE)
+    for buffer in plain.buffers():
+        buffer.add_(1)
+    ours = taken(copy.deepcopy(plain))
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x = lying(torch.randn(2, 4, 3, 5, dtype=torch.float64, device=DEVICE), layout)
+        found = []
+        for model in (plain.train(training), ours.train(training)):
+            inputs = [x.clone().requires_grad_(), *model.parameters()]
+            y = model(inputs[0])
+            first = torch.autograd.grad((y**2).sum(), inputs, retain_graph=True)
+            y = model(inputs[0])
+            (slope,) = torch.autograd.grad((y**3).sum(), inputs[:1], create_graph=True)
+            second = torch.autograd.grad((slope * slope).sum(), inputs, allow_unused=True)
+            found.append([y, *first, *second, *model.buffers()])
+        for one, other in zip(*found, strict=True):
+            assert (one is None) == (other is None) or not (other if one is None else one).any()
+            if one is not None and other is not None:
+                torch.testing.assert_close(one, other)
+    from pullback.torch import pending
+
+    waits = {name: layer.__dict__[pending.FUSES] for name, layer in ours.named_children() if pending.FUSES in layer.__dict__}
+    assert waits == {"a": True, "b": True, "c": True, "d": True, "e": False, "rows": True}
+
+
+def test_a_layer_norm_in_the_type_of_the_next_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast the rows are rounded once, to what the linear layer takes; anything else sees float32."""
+    from pullback.cuda.norm.plan import Rows
+    from pullback.torch import pending
+    from pullback.torch.gpu_norm import RowStatistics
+
+    torch.manual_seed(0)
+    x = torch.randn(6, 8, device=DEVICE, dtype=torch.bfloat16).requires_grad_()
+    norm, head = torch.nn.LayerNorm(8).to(DEVICE), torch.nn.Linear(8, 3).to(DEVICE)
+    by = RowStatistics(Rows(6, 8, torch.bfloat16, torch.float32, eps=norm.eps))
+    found = []
+    for ours in (False, True):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            y = pending.deferred(norm, by, x, norm.weight, norm.bias) if ours else norm(x.float())
+            assert y.dtype is torch.float32
+            half, plain = head(y), y.sum(1)
+        assert half.dtype is torch.bfloat16
+        found.append(
+            [half, plain, *torch.autograd.grad(half.float().square().sum() + plain.sum(), [x, norm.weight, head.weight])]
+        )
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
 CROPS = (
     {"stride": 1, "padding": 1},
     {"stride": 2, "padding": ((1, 0), (0, 2)), "rounding": "ceil", "dilation": 2, "groups": 2},

@@ -166,7 +166,7 @@ def test_layer_norm(rows: int, columns: int, affine: bool, out: Any, dtype: Any,
     from pullback.cuda.norm.plan import Rows
 
     monkeypatch.setattr(plan, "ROW_CELLS", 64)
-    monkeypatch.setattr(plan, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(plan, "ROW_CHUNKS", 4)
     x, dy, _, scale, shift = drawn((rows, columns), dtype, False)
     given = (scale, shift) if affine else (None, None)
     what = Rows(rows, columns, dtype, out or dtype, scale.dtype, 1e-3, affine, affine, affine)

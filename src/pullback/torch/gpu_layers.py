@@ -181,10 +181,13 @@ class _Pool(torch.autograd.Function):
 
 
 def conv(plan: ConvPlan, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
-    result: torch.Tensor = _Conv.apply(plan, x, w, b)
-    return result
+    return _apply_conv(plan, x, w, b)
 
 
 def pool(plan: PoolPlan, x: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _Pool.apply(plan, x)
-    return result
+    return _apply_pool(plan, x)
+
+
+# PyTorch's C functions: what `apply` does after it has looked for tensors of torch.func, which `ready` has ruled out.
+_apply_conv: Callable[..., torch.Tensor] = super(torch.autograd.Function, _Conv).apply
+_apply_pool: Callable[..., torch.Tensor] = super(torch.autograd.Function, _Pool).apply

@@ -7,7 +7,8 @@ and where something was added, y, which the next layer keeps as well.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MOST_COLUMNS = 8192  # of a row that one program holds
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@cache
+def batch_kernels() -> Any:
+    """The module, which imports Triton."""
+    from pullback.cuda.norm import batch
+
+    return batch
+
+
+@cache
+def row_kernels() -> Any:
+    from pullback.cuda.norm import rows
+
+    return rows
 
 
 class Silu(NamedTuple):
@@ -83,13 +99,11 @@ class BatchStatistics(NamedTuple):
         return how is None or type(how) is Relu or (type(how) is Silu and not adds)
 
     def normalized(self, x: torch.Tensor, weight: Any, bias: Any, add: torch.Tensor | None) -> torch.Tensor:
-        from pullback.cuda.norm import batch
-
-        return batch.normalize(self._kind(None, add is not None), x, self.found, weight, add)
+        y: torch.Tensor = batch_kernels().normalize(self._kind(None, add is not None), x, self.found, weight, add)
+        return y
 
     def fused(self, x: torch.Tensor, weight: Any, bias: Any, how: Any, add: torch.Tensor | None) -> torch.Tensor:
-        result: torch.Tensor = GpuBatchNorm.apply(self, how, x, weight, bias, add)
-        return result
+        return _apply_batch(self, how, x, weight, bias, add)
 
     def like(self, x: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
         return x.stride(), x.dtype
@@ -114,12 +128,12 @@ class GpuBatchNorm(torch.autograd.Function):
     def forward(
         ctx: Any, by: BatchStatistics, how: Any, x: torch.Tensor, weight: Any, bias: Any, add: torch.Tensor | None
     ) -> torch.Tensor:
-        from pullback.cuda.norm import batch
-
         by.remember(ctx, x, weight, bias)
         ctx.how, ctx.adds = how, add is not None
         ctx.set_materialize_grads(False)
-        y = batch.normalize(by._kind(how, ctx.adds), x, by.found, weight, None if add is None else _lying_as(add, x))
+        y: torch.Tensor = batch_kernels().normalize(
+            by._kind(how, ctx.adds), x, by.found, weight, None if add is None else _lying_as(add, x)
+        )
         if how is not None and ctx.adds:
             ctx.save_for_backward(x, weight, y)
         return y
@@ -128,14 +142,12 @@ class GpuBatchNorm(torch.autograd.Function):
     def backward(ctx: Any, g: torch.Tensor | None) -> Any:
         if g is None:
             return (None,) * 6
-        from pullback.cuda.norm import batch
-
         (x, weight, y), by = ctx.saved_tensors, ctx.by
         wants = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():  # somebody wants derivatives of this
             return None, None, *_theirs(ctx, g, x, weight, y)
         what = by._kind(ctx.how, y is not None)
-        dx, sums, masked = batch.gradients(what, _lying_as(g, x), x, y, by.found, weight, wants[0])
+        dx, sums, masked = batch_kernels().gradients(what, _lying_as(g, x), x, y, by.found, weight, wants[0])
         dtype = by.what.of_channels
         return (
             None, None, dx, sums[1].to(dtype) if wants[1] else None, sums[0].to(dtype) if wants[2] else None,
@@ -169,15 +181,12 @@ class RowStatistics(NamedTuple):
         return type(how) is Cast and not adds
 
     def normalized(self, x: torch.Tensor, weight: Any, bias: Any, add: torch.Tensor | None) -> torch.Tensor:
-        from pullback.cuda.norm import rows
-
-        y = rows.normalize(self.what, x, weight, bias)[0]
+        y: torch.Tensor = row_kernels().normalize(self.what, x, weight, bias)[0]
         return y if add is None else y + add
 
     def fused(self, x: torch.Tensor, weight: Any, bias: Any, how: Any, add: None) -> torch.Tensor:
         what = self.what if how is None else self.what._replace(out=how.dtype)
-        result: torch.Tensor = GpuLayerNorm.apply(RowStatistics(what), how, x, weight, bias, None)
-        return result
+        return _apply_rows(RowStatistics(what), how, x, weight, bias, None)
 
     def like(self, x: torch.Tensor) -> tuple[tuple[int, ...], torch.dtype]:
         return x.stride(), self.what.out
@@ -195,27 +204,24 @@ class GpuLayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, by: RowStatistics, how: Any, x: torch.Tensor, weight: Any, bias: Any, add: None) -> torch.Tensor:
-        from pullback.cuda.norm import rows
-
         by.remember(ctx, x, weight, bias)
         ctx.set_materialize_grads(False)
-        y, ctx.kept = rows.normalize(by.what, x, weight, bias)
+        y: torch.Tensor
+        y, ctx.kept = row_kernels().normalize(by.what, x, weight, bias)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor | None) -> Any:
         if g is None:
             return (None,) * 6
-        from pullback.cuda.norm import rows
-
         (x, weight), what, wants = ctx.saved_tensors, ctx.by.what, ctx.needs_input_grad[2:5]
         if torch.is_grad_enabled():
             return None, None, *_theirs_of_rows(ctx, g, x, weight), None
         kept = ctx.kept
         if kept is None:  # the result was made elsewhere
-            kept = rows.normalize(what, x, weight, ctx.bias)[1]
+            kept = row_kernels().normalize(what, x, weight, ctx.bias)[1]
         what = what._replace(sums=wants[1] or wants[2])
-        dx, sums = rows.gradients(what, g.contiguous(), x, kept, weight)
+        dx, sums = row_kernels().gradients(what, g.contiguous(), x, kept, weight)
         dtype = what.of_columns
         dweight, dbias = (sums[1].to(dtype), sums[0].to(dtype)) if sums is not None else (None, None)
         return None, None, dx if wants[0] else None, dweight if wants[1] else None, dbias if wants[2] else None, None
@@ -231,3 +237,8 @@ def _theirs_of_rows(ctx: Any, g: torch.Tensor, x: torch.Tensor, weight: Any) -> 
         y = functional.layer_norm(x.to(wide), (what.columns,), *parts, what.eps).to(what.out)
         found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
     return tuple(next(found) if want else None for want in wants)
+
+
+# PyTorch's C functions: what `apply` does after it has looked for tensors of torch.func, which is_plain has ruled out.
+_apply_batch: Callable[..., torch.Tensor] = super(torch.autograd.Function, GpuBatchNorm).apply
+_apply_rows: Callable[..., torch.Tensor] = super(torch.autograd.Function, GpuLayerNorm).apply

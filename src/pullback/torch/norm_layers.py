@@ -168,8 +168,7 @@ class BatchNormLayer(NormLayer):
         )  # fmt: skip
 
     def run_gpu_plan(self: Any, plan: Any, input: torch.Tensor) -> torch.Tensor:
-        from pullback.cuda.norm import batch
-
+        batch = gpu_norm.batch_kernels()
         _, bias, mean, variance = self._tensors()
         batches = self._buffers["num_batches_tracked"]
         if plan.momentum < 0:  # the kernel reads their number

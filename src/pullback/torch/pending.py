@@ -213,7 +213,8 @@ def _followed(pending: Any, how: Any, in_place: bool) -> torch.Tensor | None:
         return None
     y = pending.source.followed(how)
     if in_place:
-        _become(pending, y)
+        with torch._C.DisableTorchFunctionSubclass():  # PyTorch clears the tensor's hooks, which is no use of its numbers
+            _become(pending, y)
         pending.source.value, pending.source.numbers = y, y.detach()
     return y
 
@@ -256,7 +257,8 @@ def _sum_of(input: Any, other: Any, in_place: bool) -> Any:
         or not is_plain((second,))
     ):
         return None
-    return _sum(first, second, in_place)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _sum(first, second, in_place)
 
 
 def _add(input: Any, other: Any, **more: Any) -> Any:

@@ -78,7 +78,12 @@ def costs(problem: Problem) -> tuple[float, float]:
         cells += tuning.TRANSPOSED * profile().moving * (1 / taps + results)
     else:
         channels += tuning.TRANSPOSED_BLOCK * profile().transposing * results
-    return tuning.CELLS_TERM * cells, channels * taps_met(sweep) * tile_cost(sweep, v)
+    if sweep.axes[2].source_step not in tuning.QUICK_STRIDES:
+        cells += tuning.CELLS_TAKEN * math.prod(axis.source_size for axis in sweep.axes) * sweep.images / max(1, bases)
+    if sweep.axes[2].target_step not in tuning.QUICK_STRIDES:
+        made = math.prod(axis.target_size for axis in sweep.axes) * sweep.images * n
+        cells += tuning.CELLS_PUT * made / max(1, bases * sweep.source_channels)
+    return cells, channels * taps_met(sweep) * tile_cost(sweep, v)
 
 
 def prefers_cells(problem: Problem) -> bool:

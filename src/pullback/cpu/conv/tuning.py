@@ -19,14 +19,15 @@ IMAGE_RUN = 7  # images in a block from which on a tile may hold one cell of eac
 TAPS_MET = 0.98  # share of taps along a row that meet a cell, below which such tiles pay
 TAP_LISTS, TAP_LIST_BYTES = 8, 4 << 10  # lists of taps that are kept, a power of two of them; bytes of the longest of several
 
-TILE_LOOP, TILE_CALL = 7.0, 60.0  # vector multiplications that a round of a tile's loop, and its call, take beside its own
+TILE_LOOP, TILE_CALL = 7.0, 80.0  # vector multiplications that a round of a tile's loop, and its call, take beside its own
 
 # cells: multiplications that an element takes to be transposed, from single cells and from blocks of them.
-TRANSPOSED, TRANSPOSED_BLOCK = 14, 8
-CELLS_RUN = 40  # multiplications that copying a run of cells takes, beside its cells
+TRANSPOSED, TRANSPOSED_BLOCK = 12, 30
+CELLS_RUN = 200  # multiplications that copying a run of cells takes, beside its cells
 CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all their planes stay in the first-level cache
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
-CELLS_TERM = 0.88  # of a multiplication, where one of a large tile over channels takes 1
+# The same for a source cell that a stride takes out of its row, and a result that it puts into one; by some it is quick.
+CELLS_TAKEN, CELLS_PUT, QUICK_STRIDES = 18, 16, (1, 2, 4)
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken
 
 PAIR_COST = 0.55  # of a multiplication of a pair's element, in those of float32

@@ -7,6 +7,8 @@ as rows and cells as columns, all of one channel. A program has a chunk of rows,
 import triton
 import triton.language as tl
 
+# Numbers for whose divisors, or for which as 1, nothing is compiled anew: what loads need to know of them is in VECTOR.
+SIZES = ("outer", "chunk", "chunks", "channels", "inner")
 NONE, RELU, SILU = (tl.constexpr(i) for i in range(3))  # activations; a ReLU may end at TOP
 
 
@@ -102,10 +104,11 @@ def passed(dy, value, ACT: tl.constexpr, TOP: tl.constexpr):
     return dy
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def chunk_statistics(
     x, part, outer, chunk, channels, inner,
-    VECTOR: tl.constexpr, LAST: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr, LAST: tl.constexpr, STAGES: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """part[chunk, 0, channel]: the mean, part[chunk, 1, channel]: the sum of squared distances from it. What is summed are the
     distances from the chunk's first number, so that a large mean costs no digits.
@@ -120,7 +123,7 @@ def chunk_statistics(
     shift = tl.load(x + begin, mask=kept, other=0.0).to(SUM)
     once = tl.zeros((BR, BC), SUM)
     twice = tl.zeros((BR, BC), SUM)
-    for step in range(steps_of(end - first, inner, BR, BC, LAST)):
+    for step in tl.range(steps_of(end - first, inner, BR, BC, LAST), num_stages=STAGES):
         place, inside = tile_at(step, first, end, block, channels, inner, BR, BC, LAST, WIDE)
         far = tl.where(inside, tl.load(x + place, mask=inside, other=0.0).to(SUM) - shift, 0.0)
         once += far
@@ -147,7 +150,7 @@ def keep(found, mean, variance, shift, channel, channels, EPS: tl.constexpr, SHI
         tl.store(found + 3 * channels + channel, tl.zeros_like(mean).to(TYPE), mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def take_statistics(mean, variance, shift, found, channels, EPS: tl.constexpr, SHIFT: tl.constexpr, BC: tl.constexpr):
     """The same rows of statistics that are given."""
     channel = tl.program_id(0) * BC + tl.arange(0, BC)
@@ -155,7 +158,7 @@ def take_statistics(mean, variance, shift, found, channels, EPS: tl.constexpr, S
     keep(found, means, of_channels(variance, channel, channels, tl.float64), shift, channel, channels, EPS, SHIFT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def merge_statistics(
     part, shift, found, mean_kept, variance_kept, batches, outer, chunk, chunks, channels, inner,
     EPS: tl.constexpr, SHIFT: tl.constexpr, MOMENTUM: tl.constexpr, RUNNING: tl.constexpr, COUNTS: tl.constexpr,
@@ -222,7 +225,7 @@ def normalized(far, slope, shift, TYPE: tl.constexpr, SUM: tl.constexpr):
     return (far * slope + shift).to(TYPE).to(SUM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def normalize(
     x, found, scale, add, y, outer, chunk, channels, inner,
     ACT: tl.constexpr, TOP: tl.constexpr, ADD: tl.constexpr, SCALE: tl.constexpr, VECTOR: tl.constexpr, LAST: tl.constexpr,
@@ -262,11 +265,11 @@ def reaching(
     return g, tl.where(inside, far, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def chunk_sums(
     dy, x, y, found, scale, masked, part, outer, chunk, channels, inner,
     ACT: tl.constexpr, TOP: tl.constexpr, BY_Y: tl.constexpr, MASKED: tl.constexpr, SCALE: tl.constexpr, VECTOR: tl.constexpr,
-    LAST: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
+    LAST: tl.constexpr, STAGES: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """part[chunk, 0, channel]: the sum of g, part[chunk, 1, channel]: of g times normalized x, g what reaches the normalization.
     MASKED: g is stored, too.
@@ -277,7 +280,7 @@ def chunk_sums(
     mean, inverse, slope, shift = coefficients(found, scale, channel, channels, SCALE, SUM)
     plain = tl.zeros((BR, BC), SUM)
     product = tl.zeros((BR, BC), SUM)
-    for step in range(steps_of(end - first, inner, BR, BC, LAST)):
+    for step in tl.range(steps_of(end - first, inner, BR, BC, LAST), num_stages=STAGES):
         place, inside = tile_at(step, first, end, block, channels, inner, BR, BC, LAST, WIDE)
         g, far = reaching(dy, x, y, place, inside, mean, slope, shift, ACT, TOP, BY_Y, SUM)
         if MASKED:
@@ -289,7 +292,7 @@ def chunk_sums(
     tl.store(part + place + channels, over_rows(product, LAST) * inverse, mask=kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def input_gradient(
     dy, x, found, scale, sums, dx, outer, chunk, channels, inner,
     ACT: tl.constexpr, TOP: tl.constexpr, BATCH: tl.constexpr, SCALE: tl.constexpr, VECTOR: tl.constexpr, LAST: tl.constexpr,

@@ -7,6 +7,8 @@ normalization need no passes of their own.
 import triton
 import triton.language as tl
 
+SIZES = ("rows", "columns", "chunk")  # see channels_kernel.py
+
 
 @triton.jit
 def load_rows(x, row, rows, columns, BC: tl.constexpr, SUM: tl.constexpr, WIDE: tl.constexpr):
@@ -18,7 +20,7 @@ def load_rows(x, row, rows, columns, BC: tl.constexpr, SUM: tl.constexpr, WIDE: 
     return tl.load(x + place, mask=inside, other=0.0).to(SUM), place, inside
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def normalize_rows(
     x, scale, shift, y, means, inverses, rows, columns,
     EPS: tl.constexpr, SCALE: tl.constexpr, SHIFT: tl.constexpr, VECTOR: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr,
@@ -42,11 +44,11 @@ def normalize_rows(
     tl.store(y + place, result.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def gradient_of_rows(
     dy, x, scale, means, inverses, dx, part, rows, columns, chunk,
-    SCALE: tl.constexpr, SUMS: tl.constexpr, VECTOR: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
-    WIDE: tl.constexpr,
+    SCALE: tl.constexpr, SUMS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, SUM: tl.constexpr, BR: tl.constexpr,
+    BC: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dx of a chunk of rows; SUMS: part[chunk, 0, column], the sum of dy, part[chunk, 1, column], of dy times normalized x."""
     columns = columns * VECTOR
@@ -57,7 +59,7 @@ def gradient_of_rows(
         a = tl.load(scale + column, mask=column < columns, other=0.0).to(SUM)
     plain = tl.zeros((BR, BC), SUM)
     product = tl.zeros((BR, BC), SUM)
-    for at in range(first, end, BR):
+    for at in tl.range(first, end, BR, num_stages=STAGES):
         row = (at + tl.arange(0, BR))[:, None]
         g, place, inside = load_rows(dy, row, end, columns, BC, SUM, WIDE)
         value, _, _ = load_rows(x, row, end, columns, BC, SUM, WIDE)
