@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pullback.cuda.pool import forward, gradient
 from pullback.problem import IndexProblem, Problem
-from pullback.window import span
+from pullback.window import Window, span
 
 aten = torch.ops.aten
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
@@ -39,6 +39,13 @@ def _filter(problem: Problem, filter: torch.Tensor) -> torch.Tensor:
     return first.contiguous(memory_format=FORMATS[rank]) if rank in FORMATS else first.contiguous()
 
 
+def _is_plain(window: Window, axis: int) -> bool:
+    """Whether PyTorch has the same windows: it pads both sides alike, and has no window that ends beyond."""
+    low, size = window.pad_low[axis], window.input_size[axis]
+    room = size + 2 * low - span(window.kernel[axis], window.dilation[axis])
+    return low >= 0 and window.readable(axis) == size and room // window.stride[axis] + 1 == window.output_size[axis]
+
+
 class _Exact:
     """The input cut and padded so that windows without padding are those of the problem."""
 
@@ -51,13 +58,11 @@ class _Exact:
             begin, end = max(0, -low), min(readable, needed - low)
             self.crops.append(slice(begin, max(begin, end)))
             self.pads.append((max(0, low), max(0, needed - max(0, low) - max(0, end - begin))))
-        self.plain = all(pad[0] == pad[1] for pad in self.pads) and all(
-            crop == slice(0, n) for crop, n in zip(self.crops, window.input_size, strict=True)
-        )
+        self.plain = all(_is_plain(window, axis) for axis in range(window.rank))
 
     def padding(self) -> list[int]:
         """What PyTorch pads by itself."""
-        return [low for low, _ in self.pads] if self.plain else [0] * len(self.pads)
+        return list(self.problem.window.pad_low) if self.plain else [0] * len(self.pads)
 
     def into(self, x: torch.Tensor) -> torch.Tensor:
         if self.plain:

@@ -50,6 +50,7 @@ def row(case: CudaCase, op: str, dtype: str, layout: str, data: make.Data, compi
         del got, want
         if case.family == "pool" and compile_pools:
             try:
+                torch._dynamo.reset()  # it leaves a function eager that it has compiled for too many shapes
                 runs["compile"] = make.compiled(data, op)
                 runs["compile"]()
             except Exception as error:

@@ -14,7 +14,7 @@ MOST_TAPS = 64  # unrolled in the kernels
 MOST_FEW_TAPS = 121
 MOST_FEW_LOADS = 64
 MOST_PAYING_LOADS = 25
-FEW_TAPS = 16
+FEWEST_TAPS, FEW_TAPS = 9, 16
 DOUBLE = "tensor cores have no fast float64: it is for float32, float16 and bfloat16"
 
 
@@ -36,6 +36,8 @@ def can_grouped(problem: Problem) -> str | None:
 
 def grouped_pays(problem: Problem) -> str | None:
     """Measured on an H200 against cuDNN 9 (PyTorch 2.11), by groups of 4, 8 and 16 channels, windows of 3x3, strides 1 and 2."""
+    if max(_group(problem)) == 1:
+        return "where kernels for groups of one channel do not pay, cuDNN's are faster than tensor cores"
     if max(_group(problem)) > MOST_IN_GROUP // 2:
         return "groups of more than 16 channels are cuDNN's"
     if problem.window.tap_count > 32:
@@ -68,11 +70,12 @@ def can_few_channels(problem: Problem) -> str | None:
 
 
 def few_channels_pay(problem: Problem) -> str | None:
-    """Measured likewise, by windows of 3x3 and 7x7 with stride 2 over images of 3 channels."""
+    """Measured likewise, by windows of 3x3 and 7x7 with stride 2, of 4x4 with stride 4, over images of 3 channels."""
     half, first = problem.dtype.itemsize == 2, problem.layout == "channels_first"
     taps = problem.window.tap_count
     if problem.op == "conv_grad_filter":
-        if max(axes_of(problem).kernel) < 3 or (taps > FEW_TAPS and not (half and first)):
+        most = (taps if half else FEWEST_TAPS) if first else FEW_TAPS
+        if max(axes_of(problem).kernel) < 3 or taps > most:
             return "cuDNN is as fast at this filter gradient, or faster"
         return None
     if len(plan.few(problem, 1).loads) > MOST_PAYING_LOADS:

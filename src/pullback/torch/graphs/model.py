@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import threading
+import traceback
 import types
 import warnings
 import weakref
@@ -159,11 +160,13 @@ class Graphs:
                 kind.recording = Recording(model, forward, call, self.parts, self.pool)
         except Exception as error:
             kind.why = str(error) if isinstance(error, NoGraphError) else f"it cannot be recorded: {_first_line(error)}"
+            traceback.clear_frames(error.__traceback__)  # what holds the half of a graph, whose nodes belong to another stream
             _end_of_failed_recording()
-            raise NoGraphError(kind.why) from error
         finally:
             torch.clear_autocast_cache()
             torch.cuda.set_rng_state(random)
+        if kind.why is not None:
+            raise NoGraphError(kind.why)
 
     def told(self) -> str:
         """For `explain`."""
@@ -179,7 +182,9 @@ class Graphs:
 def _watched(forward: Callable[..., Any], model: nn.Module, args: Any, kwargs: Any) -> tuple[Any, str | None]:
     """The result, and why the call could not be recorded: PyTorch warns of what waits for the GPU."""
     mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this mode is a prototype
+        torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
