@@ -70,6 +70,14 @@ def test_pickled_copied_and_compiled() -> None:
     torch.testing.assert_close(outcome(compiled, X), expected)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_normalization_large_enough_to_wait_is_compiled_whole() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    ours, x = pt.accelerate(copy.deepcopy(plain)), torch.randn(4, 3, 66, 66)
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(outcome(compiled, x), outcome(plain, x))
+
+
 @pytest.mark.usefixtures("nothing_is_small")
 def test_left_alone() -> None:
     """What our kernels do not do, or PyTorch does better, runs as before."""

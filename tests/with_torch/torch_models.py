@@ -46,13 +46,14 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False), _norm(norm, channels)
         self.conv2, self.norm2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False), _norm(norm, channels)
+        self.relu = nn.ReLU()
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels:
             self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False), _norm(norm, channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+        y = self.relu(self.norm1(self.conv1(x)))
+        return self.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
 def resnet18(width: int = 8, norm: str = "batch", classes: int = 10) -> nn.Module:

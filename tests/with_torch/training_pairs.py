@@ -39,6 +39,15 @@ def unlike_new(model: nn.Module) -> nn.Module:
     return model
 
 
+def without_kinks(model: nn.Module) -> nn.Module:
+    """The model with smooth activations, so that what rounding does to one step stays small in all that follow."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU | nn.ReLU6):
+                setattr(module, name, nn.SiLU())
+    return model
+
+
 def for_training(model: nn.Module, x: torch.Tensor, **options: Any) -> onnx.ModelProto:
     """The export that keeps batch normalisations apart: of TorchScript in training mode, or of a program that is not optimised."""
     if options.get("dynamo"):

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.nn.modules import module as hooks
 
 from pullback.registry import CUDA, why_unavailable
@@ -52,7 +53,8 @@ class NormLayer(Accelerated):
     def _can_wait(self: Any, input: torch.Tensor) -> bool:
         """Whether a result may wait. A hook would look at it, and a checkpoint compares what is kept."""
         return (
-            torch.is_grad_enabled()
+            not is_compiling()  # first: what follows is not for torch.compile to trace
+            and torch.is_grad_enabled()
             and (input.requires_grad or any(p is not None and p.requires_grad for p in self._parameters.values()))
             and torch.autograd.forward_ad._current_level < 0
             and not (self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or _any_hooks() or is_watched())
