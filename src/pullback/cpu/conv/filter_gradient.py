@@ -174,7 +174,7 @@ def _block_runs(
 
 
 def _plan(problem: Problem, swapped: bool, padded: bool, pairs: bool, threads: int) -> FilterPlan:
-    sweep = sweep_of(replace(problem, op="conv"))
+    sweep = sweep_of(problem)
     size, wide, v = problem.dtype.itemsize, wide_of(problem), lanes_of(problem)
     last = problem.layout == "channels_last"
     d, h, w = sweep.axes

@@ -240,8 +240,8 @@ def _plain(size: int) -> AxisSweep:
 
 
 def sweep_of(problem: Problem) -> Sweep:
-    """The sweep of `conv` or `conv_grad_input`, over as few axes as its layout allows."""
-    window, forward = problem.window, problem.op == "conv"
+    """The sweep of a convolution, over as few axes as its layout allows; a filter gradient meets the same cells as `conv`."""
+    window, forward = problem.window, problem.op != "conv_grad_input"
     axes = [_axis(window, axis, forward) for axis in range(window.rank)]
     target_cells = None
     if any(axis.target_cells is not None for axis in axes):

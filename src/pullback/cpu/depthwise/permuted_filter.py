@@ -110,7 +110,7 @@ def _in_one_row(problem: Problem) -> Problem:
 @planned
 def permuted_filter_plans(problem: Problem) -> FilterPlans:
     filter_shape_of, problem = problem, _in_one_row(problem)
-    sides, sweep, taps = sides_of(problem), sweep_of(replace(problem, op="conv")), problem.window.tap_count
+    sides, sweep, taps = sides_of(problem), sweep_of(problem), problem.window.tap_count
     size, lanes, moved = sides.size, sides.lanes, moved_bytes(problem)
     x_channels, y_channels = group_channels(problem)
     few, many = sorted((x_channels, y_channels))

@@ -6,8 +6,11 @@ Passes over a filter or over sums go with the caches that they are written to.
 
 from __future__ import annotations
 
+import math
+
 from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.pairs import cost_of_term
+from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import ceil_div, round_up
@@ -28,10 +31,11 @@ def _far(total_bytes: int) -> float:
 
 
 def _plain_cost(problem: Problem, shape: Shape) -> float:
-    """Of the better of the kernels that would run instead."""
+    """Of the better of the kernels that would run instead, which leave out taps beside the cells."""
     cells = shape.batch * shape.target.depth * shape.target.rows * shape.target.columns
-    terms = cells * problem.window.tap_count * shape.groups * shape.in_channels
+    terms: float = cells * problem.window.tap_count * shape.groups * shape.in_channels
     if problem.op == "conv_grad_filter":
+        terms *= math.prod(axis.taps_met() for axis in sweep_of(problem).axes)
         edges = (1 + tuning.PLAIN_ROWS / shape.in_channels) * (ceil_div(shape.out_channels, shape.lanes) + tuning.PLAIN_VECTORS)
         return terms * edges * cost_of_term(problem)
     over_cells, over_channels = costs(problem)
