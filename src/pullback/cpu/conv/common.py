@@ -89,11 +89,14 @@ def phase_table(
         for axis, swept, cells, pitch in zip(phase, sweep.axes, grid, pitches, strict=True):
             fields = dict.fromkeys((name for name, _ in PhaseAxis.FIELDS), 0) | {"apart": 1}
             if axis.offsets:
-                first, apart = (axis.offsets[0] - swept.low) // cells, axis.offsets.step
+                apart, place = axis.offsets.step, (axis.low - swept.low) // cells * pitch
                 fields = {
-                    "taps": len(axis.taps), "low": axis.low, "apart": abs(apart), "falls": int(apart < 0), "place": first * pitch,
+                    "taps": len(axis.taps),
+                    "low": axis.low,
+                    "apart": apart,
+                    "place": place,
                     "tap_pitch": apart // cells * pitch,
-                }  # fmt: skip
+                }
             words.append(PhaseAxis.pack(fields))
     return np.concatenate(words)
 

@@ -259,6 +259,7 @@ def direct_plan(
         "terms": terms, "phase_table": phases, "columns": int(merged > 1), "runs": runs, "list_start": list_start,
         "list_bytes": list_bytes, "list_slots": slots, "cuts": cuts,
         "cut_bytes": k_block * wide, "buffered": int(buffered), "redo": None, "odd": int(odd),
+        "zeroed": int(not buffered and not stream),
         "buffer_start": buffer_start, "buffer_n": buffer_n, "panels": panels, "stream": int(stream),
         "k_block": k_block if prefetches else 0, "prefetch_table": ahead, "prefetch_lines": lines,
     }  # fmt: skip

@@ -15,17 +15,15 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.conv.records import CELLS_OF_IMAGES, MIDDLES_AND_COLUMNS, ROWS_OF_CELLS, DirectSweep, TapList
-from pullback.cpu.conv.source_kernel import make_pack_row
+from pullback.cpu.conv.source_kernel import make_pack_row, places_inside
 from pullback.cpu.conv.tap_ranges_kernel import axes_of, phase_at, tap_range, whole_range
 from pullback.cpu.engine.sizes import tile_rows
-from pullback.cpu.simd.native import fence
+from pullback.cpu.simd.native import fence, fill_zero
 from pullback.cpu.simd.record_types import records_at
 from pullback.cpu.simd.register_tiles import ADDED, FRESH, ROUNDED, STREAMED, make_tiles
 from pullback.cpu.simd.runs import make_runs
 from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import any_lane, equal, inline, invert, outline, put_int, stay_outline
-
-NO_CELLS = -(1 << 40)  # the width of a row that lies outside: no cell of it is inside
 
 list_at, LIST_BYTES = records_at(TapList), TapList.BYTES
 
@@ -220,25 +218,28 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         # Rows that follow each other here and there are packed at once.
         whole = first_cell == 0 and places == args.in_cols and args.grid_w == 1 and args.parts_w == 1
         run = max(0, min(lines, args.in_rows - first_row)) if whole and args.grid_h == 1 and first_row >= 0 else 0
-        for i in range(images):
-            for d in range(args.reach_d):
-                depth = d0 * args.step_d + args.low_d + d * args.grid_d
-                plane = x + i * args.source_image + depth * args.source_plane
-                to_plane = area + i * args.volume_bytes + d * args.plane_bytes
-                for part in range(args.parts_h):
-                    begin = 0
-                    if run > 1 and args.parts_h == 1 and 0 <= depth < args.in_depth:
-                        begin, cells = run, run * places
-                        pack_row(plane + first_row * args.source_row, pitches, cells, 0, 1, cells, channels, to_plane)
-                    for h in range(begin, lines):
-                        row = first_row + part * args.apart_h + h * args.grid_h
-                        inside = 0 <= depth < args.in_depth and 0 <= row < args.in_rows
-                        cells = args.in_cols if inside else NO_CELLS
-                        source = plane + row * args.source_row
-                        to = to_plane + part * args.part_h + h * args.line_bytes
-                        for q in range(args.parts_w):
-                            cell0 = first_cell + q * args.apart_w
-                            pack_row(source, pitches, cells, cell0, args.grid_w, places, channels, to + q * args.part_w)
+        for q in range(args.parts_w):
+            cell0 = first_cell + q * args.apart_w
+            met = places_inside(args.in_cols, cell0, args.grid_w, places)
+            for i in range(images):
+                for d in range(args.reach_d):
+                    depth = d0 * args.step_d + args.low_d + d * args.grid_d
+                    plane = x + i * args.source_image + depth * args.source_plane
+                    to_plane = area + i * args.volume_bytes + d * args.plane_bytes + q * args.part_w
+                    for part in range(args.parts_h):
+                        begin = 0
+                        if run > 1 and args.parts_h == 1 and 0 <= depth < args.in_depth:
+                            begin, cells = run, run * places
+                            source = plane + first_row * args.source_row
+                            pack_row(source, pitches, (0, cells), 0, 1, cells, channels, to_plane)
+                        for h in range(begin, lines):
+                            row = first_row + part * args.apart_h + h * args.grid_h
+                            inside = (0, 0)
+                            if 0 <= depth < args.in_depth and 0 <= row < args.in_rows:
+                                inside = met
+                            to = to_plane + part * args.part_h + h * args.line_bytes
+                            source = plane + row * args.source_row
+                            pack_row(source, pitches, inside, cell0, args.grid_w, places, channels, to)
 
     @inline
     def copy_out(args, made, c_image, c_plane, c_row, c_cell, origin, images, depths, rows, cols, n):
@@ -308,7 +309,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 for p in range(args.phases):
                     phase = phase_at(args.phase_table, p)
                     row1, col1 = min(h1, phase.bases_h), min(w1, phase.bases_w)
-                    if d0 < phase.bases_d and row1 > h0 and col1 > w0:
+                    if d0 < phase.bases_d and row1 > h0 and col1 > w0 and (phase.taps or not args.zeroed):
                         c = c_block + phase.start_d * c_plane + phase.start_h * c_row + phase.start_w * c_cell
                         term = phase.earlier_taps * args.channels + phase.taps * c0
                         tile_phase(
@@ -318,6 +319,33 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                 if args.buffered and c0 + size == args.channels:
                     out = origin + n0 * args.target_channel
                     copy_out(args, c_block, c_image, c_plane, c_row, c_cell, out, images, depths, rows, cols, n)
+
+    @outline
+    def zero_cells(args, phase, target, images, rows, cols, count):
+        """`count` elements of each cell of a phase in a block: zeros."""
+        stay_outline()
+        for i in range(images):
+            for h in range(rows):
+                for w in range(cols):
+                    at = i * args.target_image + (h * args.to_h + phase.start_h) * args.target_row
+                    fill_zero(target + at + (w * args.to_w + phase.start_w) * args.target_cell, count * SIZE)
+
+    @inline
+    def zero_idle_phases(args, groups, n_range, images, i0, d0, h0, h1, w0, w1):
+        """The cells of a block that no tap makes, of all groups at once."""
+        group0, group1 = groups
+        first, count, runs = 0, (group1 - group0) * args.out_channels, 1
+        if args.ranges > 1:
+            first, runs = n_range * args.range_blocks * 2 * V, group1 - group0
+            count = min(args.out_channels - first, args.range_blocks * 2 * V)
+        for p in range(args.phases):
+            phase = phase_at(args.phase_table, p)
+            rows, cols = min(h1, phase.bases_h) - h0, min(w1, phase.bases_w) - w0
+            if phase.taps == 0 and d0 < phase.bases_d and rows > 0 and cols > 0:
+                to = args.target + i0 * args.target_image + (d0 * args.to_d + phase.start_d) * args.target_plane
+                to += h0 * args.to_h * args.target_row + w0 * args.to_w * args.target_cell + first * SIZE
+                for group in range(group0, group0 + runs):
+                    zero_cells(args, phase, to + group * args.target_group, images, rows, cols, count)
 
     def sweep(args: DirectSweep, piece, scratch):
         n_range, rest = piece % args.ranges, piece // args.ranges
@@ -329,7 +357,10 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
         d0, i0 = rest % args.depths, rest // args.depths * args.block_images
         images = min(args.images - i0, args.block_images)
         h1, w1 = min(args.rows, h0 + args.block_rows), min(args.cols, w0 + args.block_cols)
-        for group in range(part * args.part_groups, min(args.groups, (part + 1) * args.part_groups)):
+        group0, group1 = part * args.part_groups, min(args.groups, (part + 1) * args.part_groups)
+        if args.zeroed and not args.redo:
+            zero_idle_phases(args, (group0, group1), n_range, images, i0, d0, h0, h1, w0, w1)
+        for group in range(group0, group1):
             sweep_group(args, group, n_range, images, i0, d0, h0, h1, w0, w1, scratch)
         if args.stream:
             fence()

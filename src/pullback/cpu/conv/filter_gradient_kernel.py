@@ -26,7 +26,7 @@ from pullback.cpu.conv.records import (
     FilterTap,
     Runs,
 )
-from pullback.cpu.conv.source_kernel import make_pack_row
+from pullback.cpu.conv.source_kernel import make_pack_row, places_inside
 from pullback.cpu.engine.sizes import tile_rows
 from pullback.cpu.simd.native import LINE
 from pullback.cpu.simd.record_types import records_at
@@ -197,6 +197,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
             (w1 - w0 - 1) * args.hop_w + args.reach_w,
         )
         pitches = (args.x_channel, args.x_cell, args.place_bytes)
+        inside = places_inside(args.in_cols, left, args.grid_w, places)
         for i in range(images):
             for d in range(args.in_depth):
                 for h in range((h1 - h0 - 1) * args.hop_h + args.reach_h):
@@ -210,7 +211,7 @@ def build(lanes: Any, channels_first: bool) -> dict[str, Any]:
                                 source, pitches, args.in_cols, left, args.grid_w, places, channels, to, args.step_w, every
                             )  # fmt: skip
                         else:
-                            pack_row(source, pitches, args.in_cols, left, args.grid_w, places, channels, to)
+                            pack_row(source, pitches, inside, left, args.grid_w, places, channels, to)
 
     @inline
     def next_block(args, piece, number, end):

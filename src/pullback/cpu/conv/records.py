@@ -25,13 +25,12 @@ class Phase(Record):
 
 
 class PhaseAxis(Record):
-    """The taps of one axis of a phase: how many; the lowest offset and the distance of offsets; whether offsets fall from tap to
-    tap.
+    """The taps of one axis of a phase: how many; the lowest offset, which is the first tap's, and the distance of offsets.
 
     place: where the cells of the first tap lie from the first place of a base, in bytes, and tap_pitch from tap to tap there.
     """
 
-    ints = "taps low apart falls place tap_pitch"
+    ints = "taps low apart place tap_pitch"
 
 
 PHASE_PITCH = Phase.BYTES + 3 * PhaseAxis.BYTES
@@ -74,11 +73,11 @@ class DirectSweep(Blocked):
     base_*: from base to base. merged: taps of a row that are one k-block; columns: k-blocks of a row then, or 0: as many as it
     has taps. runs: what a run of target cells is. The taps that meet a cell are listed at list_start, in list_slots lists; each
     tap is cut into `cuts`. panels: blocks of output channels made between two reads of the source. k_block: terms of a k-block if
-    memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through scratch,
-    buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. range_pieces: pieces of a range of
-    output channels, which follow each other, so that a thread reads those panels that it has packed; 0: ranges of a block do. redo:
-    only where the target holds something that is not finite. odd: the last pair of channels has one channel only, where they are
-    counted in pairs.
+    memory is prefetched, or 0; prefetch_table, prefetch_lines: what a k-block prefetches. buffered: results go through
+    scratch, buffer_n channels of each cell. group_parts: pieces of a block, of part_groups groups each. range_pieces: pieces
+    of a range of output channels, which follow each other, so that a thread reads those panels that it has packed; 0: ranges
+    of a block do. redo: only where the target holds something that is not finite. zeroed: cells that no tap makes are zeroed
+    for all groups at once. odd: the last pair of channels has one channel only, where they are counted in pairs.
     """
 
     ints = (
@@ -86,7 +85,7 @@ class DirectSweep(Blocked):
         "parts_h parts_w apart_h apart_w part_h part_w "
         "in_place place_bytes line_bytes plane_bytes volume_bytes base_row base_col "
         "merged columns runs list_start list_bytes list_slots cuts cut_bytes "
-        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo odd"
+        "panels stream k_block prefetch_table prefetch_lines buffered buffer_n redo zeroed odd"
     )
 
 

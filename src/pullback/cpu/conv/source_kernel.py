@@ -17,6 +17,13 @@ from pullback.cpu.simd.transpose import make_transpose
 from pullback.cpu.simd.vectors import inline, outline, stay_outline, widen_word
 
 
+@inline
+def places_inside(width, cell0, grid, places):
+    """(begin, end) of the places whose cells, cell0, cell0 + grid, ..., are of 0 .. width-1."""
+    begin = min(places, max(0, (grid - 1 - cell0) // grid))
+    return begin, max(begin, min(places, (width - cell0 + grid - 1) // grid))
+
+
 @cache
 def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
     """pack_row for channels_last arrays, or channels_first ones (`channels_first`)."""
@@ -42,20 +49,37 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
 
         return join
 
+    def make_move(width):
+        part = lanes_of(lanes.dtype, min(width, lanes.vector_bytes))
+        load, store, count = part.load, part.store, part.count
+
+        @inline
+        def move(source, step, target, place_bytes, cells, cell_bytes):
+            """Cells of at most `width` bytes, all in whole vectors: what these hold beyond a cell the next one overwrites, and the
+            last ones, whose vectors would reach beyond the row, are left; how many are moved."""
+            q, last, last_place = 0, (cells - 1) * step + cell_bytes - width, cells * place_bytes - width
+            while q * step <= last and q * place_bytes <= last_place:
+                store(target + q * place_bytes, load(source + q * step, count), count)
+                q += 1
+            return q
+
+        return move
+
+    move16, move32, move64 = (make_move(width) for width in (16, 32, 64))
     join2, join3, join4 = (make_join(channels) for channels in SHUFFLED_STRIDES)
 
     @outline
-    def pack_row(source, pitches, width, cell0, grid, places, channels, target):
-        """Cells cell0, cell0 + grid, ... of one row of a source into `places` places; cells outside 0 .. width-1 are zeros.
+    def pack_row(source, pitches, inside, cell0, grid, places, channels, target):
+        """Cells cell0, cell0 + grid, ... of one row of a source into `places` places; those that are not `inside` are zeros.
 
         pitches: bytes between channels of a cell, between cells (one of them is the size of an element), between places.
         """
         stay_outline()
-        channel_bytes, cell_bytes, place_bytes = pitches
-        begin = min(places, max(0, (grid - 1 - cell0) // grid))
-        end = max(begin, min(places, (width - cell0 + grid - 1) // grid))
-        fill_zero(target, begin * place_bytes)
-        fill_zero(target + end * place_bytes, (places - end) * place_bytes)
+        (channel_bytes, cell_bytes, place_bytes), (begin, end) = pitches, inside
+        if begin > 0:
+            fill_zero(target, begin * place_bytes)
+        if end < places:
+            fill_zero(target + end * place_bytes, (places - end) * place_bytes)
         start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes
         if channels_first:
             if channels == 1 and place_bytes == WIDE:
@@ -77,8 +101,17 @@ def make_pack_row(lanes: Any, *, channels_first: bool) -> Any:
         elif grid == 1 and place_bytes == channels * WIDE and cell_bytes == channels * SIZE:
             widen_run(start, to, (end - begin) * channels)
         else:
-            for q in range(end - begin):
-                widen_run(start + q * grid * cell_bytes, to + q * place_bytes, channels)
+            q, cells, step = 0, end - begin, grid * cell_bytes
+            if SIZE == WIDE:
+                if channels * SIZE <= 16:
+                    q = move16(start, step, to, place_bytes, cells, channels * SIZE)
+                elif channels * SIZE <= 32:
+                    q = move32(start, step, to, place_bytes, cells, channels * SIZE)
+                elif channels * SIZE <= 64:
+                    q = move64(start, step, to, place_bytes, cells, channels * SIZE)
+            while q < cells:
+                widen_run(start + q * step, to + q * place_bytes, channels)
+                q += 1
 
     return pack_row
 
@@ -91,11 +124,9 @@ def _make_pack_pairs(lanes: Any, channels_first: bool) -> Any:
     transpose = make_pair_transpose(lanes)
 
     @outline
-    def pack_row(source, pitches, width, cell0, grid, places, channels, target):
+    def pack_row(source, pitches, inside, cell0, grid, places, channels, target):
         stay_outline()
-        channel_bytes, cell_bytes, place_bytes = pitches
-        begin = min(places, max(0, (grid - 1 - cell0) // grid))
-        end = max(begin, min(places, (width - cell0 + grid - 1) // grid))
+        (channel_bytes, cell_bytes, place_bytes), (begin, end) = pitches, inside
         fill_zero(target, begin * place_bytes)
         fill_zero(target + end * place_bytes, (places - end) * place_bytes)
         start, to = source + (cell0 + begin * grid) * cell_bytes, target + begin * place_bytes

@@ -28,7 +28,7 @@ MOST_IDLE = 8  # residues of a stride among which those without taps are phases,
 
 @dataclass(frozen=True)
 class AxisPhase:
-    """Target cells start, start + target_step, ...: `count` of them, made by these taps from these offsets."""
+    """Target cells start, start + target_step, ...: `count` of them, made by these taps from these offsets, the lowest first."""
 
     start: int
     count: int
@@ -50,11 +50,11 @@ class AxisPhase:
 
     @property
     def low(self) -> int:
-        return min(self.offsets[0], self.offsets[-1])
+        return self.offsets[0]
 
     @property
     def high(self) -> int:
-        return max(self.offsets[0], self.offsets[-1])
+        return self.offsets[-1]
 
 
 def _evenly(first: int, step: int, count: int) -> range:
@@ -82,7 +82,7 @@ def gradient_phases(window: Window, axis: int) -> tuple[AxisPhase, ...]:
         if start < n:
             taps = range(t, k, s // common)
             offsets = _evenly((start + p - t * d) // s, -(d // common), len(taps))
-            found.append(AxisPhase(start, ceil_div(n - start, s), taps, offsets))
+            found.append(AxisPhase(start, ceil_div(n - start, s), taps[::-1], offsets[::-1]))
     return tuple(sorted(found, key=lambda phase: phase.start))
 
 

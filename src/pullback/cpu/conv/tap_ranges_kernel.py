@@ -22,15 +22,13 @@ def tap_range(axis, cell, size):
     """First and last (exclusive) tap that meets one of `size` source cells, for the base whose offset 0 is `cell`."""
     begin = cell + axis.low
     low = min(axis.taps, max(0, -(begin // axis.apart)))
-    high = max(low, min(axis.taps, (size - 1 - begin) // axis.apart + 1))
-    return (axis.taps - high, axis.taps - low) if axis.falls else (low, high)
+    return low, max(low, min(axis.taps, (size - 1 - begin) // axis.apart + 1))
 
 
 @inline
 def base_range(axis, tap, step, size):
     """First and last (exclusive) base, `step` cells apart, for which a tap meets one of `size` source cells."""
-    number = axis.taps - 1 - tap if axis.falls else tap
-    offset = axis.low + number * axis.apart
+    offset = axis.low + tap * axis.apart
     return -(offset // step), (size - 1 - offset) // step + 1
 
 

@@ -96,7 +96,7 @@ def _side(window: Window, axis: int, forward: bool) -> Side:
     for start, phase in phases.items():
         ends = zip(*(numbers.tolist() for numbers in phase.met(1, o)), strict=True)
         read = zip(phase.offsets, phase.taps, ends, strict=True)
-        lists[start] = [Tap(0, offset - low, t, *bases) for offset, t, bases in read][::-1]
+        lists[start] = [Tap(0, offset - low, t, *bases) for offset, t, bases in read]
     return Side(low, high - low, lists)
 
 

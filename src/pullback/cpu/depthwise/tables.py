@@ -84,7 +84,7 @@ def column_phases(window: Window, forward: bool) -> tuple[Columns, ...]:
         taps = len(phase.taps)
         apart = d // common if taps > 1 else 1  # from one tap of a phase to the next one
         step = apart if apart <= MOST_PHASES else 1
-        first, last = (phase.low, phase.taps[-1]) if taps else (0, 0)
+        first, last = (phase.low, phase.taps[0]) if taps else (0, 0)
         for j in range(min(step, phase.count)):
             count = ceil_div(phase.count - j, step)
             found.append(Columns(phase.start + j * s, s * step, count, first + j, apart, step, taps, last, -(s // common)))

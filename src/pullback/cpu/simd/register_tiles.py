@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import alloca_once
 from numba.extending import intrinsic
 
 from pullback.cpu.simd.bfloat16_pairs import add_products, both_rounded_to_bfloat16, rounded_to_bfloat16
@@ -84,7 +85,7 @@ def _store_rounded(builder: Any, address: Any, sums: list[Any], n: Any, past_cac
 
 
 def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    _, a, a_at, a_row, a_step, b, b_at, b_unit, b_step, c, c_row, n, how, blocks, depth, *more = args
+    a, a_at, a_row, a_step, b, b_at, b_unit, b_step, c, c_row, n, how, blocks, depth, *more = args
     fetched, ranged = (more, []) if len(more) == PREFETCHING else ([], more)
     scalar, vector = LLVM_TYPES[lanes.compute], lanes.vector.llvm
     count, size, vector_bytes = lanes.count, lanes.compute_size, lanes.count * lanes.compute_size
@@ -238,35 +239,50 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
 
 PREFETCHING, MASKED = 3, 2  # more arguments of tiles that prefetch, and of those that mask their lanes
 ENDINGS = {0: "", PREFETCHING: "_prefetches", MASKED: "_masked"}  # of their names
-PLAIN_ARGUMENTS = 15  # with the number of rows
+PLAIN_ARGUMENTS = 14
 
 
-def _name(kind: str, lanes: Any, rows: int, vectors: int, args: Any) -> str:
+def _name(kind: str, lanes: Any, rows: int, vectors: int, arguments: int) -> str:
     of = "pairs" if lanes.pairs else lanes.compute
-    return f"{kind}_{of}_{lanes.count}_{rows}x{vectors}{ENDINGS[len(args) - PLAIN_ARGUMENTS]}"
+    return f"{kind}_{of}_{lanes.count}_{rows}x{vectors}{ENDINGS[arguments - PLAIN_ARGUMENTS]}"
 
 
-def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> Any:
-    """Call the tile of exactly `rows` rows. It takes the number of rows too, so that a choice of tiles can jump to it."""
-    name = _name("tile", lanes, rows, vectors, args)
-    return call_part(builder, name, args, lambda body, given: _emit_tile(body, lanes, rows, vectors, given))
+def _call_tile(builder: Any, lanes: Any, rows: int, vectors: int, given: Any, count: int) -> Any:
+    """Call the tile of exactly `rows` rows with the arguments that lie at `given`, `count` of them."""
+
+    def emit(body: Any, parameters: Any) -> None:
+        _emit_tile(body, lanes, rows, vectors, _arguments_at(body, parameters[0], count))
+
+    return call_part(builder, _name("tile", lanes, rows, vectors, count), [given], emit)
 
 
-def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> None:
-    """Call the tile of as many rows as the first argument says, from 1 to `rows`; a compiled tile for each."""
+def _arguments_at(builder: Any, address: Any, count: int) -> list[Any]:
+    return [builder.load(pointer(builder, builder.add(address, ir.Constant(I64, 8 * i)), I64)) for i in range(count)]
 
-    def emit_choice(builder: Any, args: Any) -> None:
+
+def _call_tiles(builder: Any, lanes: Any, rows: int, vectors: int, height: Any, args: Any) -> None:
+    """Call the tile of `height` rows, from 1 to `rows`; a compiled tile for each.
+
+    Arguments go through memory, once: as parameters they would be more than there are registers for, and be copied from call to
+    call.
+    """
+
+    def emit_choice(builder: Any, parameters: Any) -> None:
         end = builder.append_basic_block("end")
         cases = [builder.append_basic_block(f"rows{r}") for r in range(1, rows + 1)]
-        switch = builder.switch(args[0], end)
+        switch = builder.switch(parameters[1], end)
         for r, case in enumerate(cases, 1):
             switch.add_case(ir.Constant(I64, r), case)
             builder.position_at_end(case)
-            _call_tile(builder, lanes, r, vectors, args).tail = "tail"
+            _call_tile(builder, lanes, r, vectors, parameters[0], len(args)).tail = "tail"
             builder.ret_void()
         builder.position_at_end(end)
 
-    call_part(builder, _name("tiles", lanes, rows, vectors, args), args, emit_choice)
+    given = alloca_once(builder, ir.ArrayType(I64, len(args)))
+    for i, value in enumerate(args):
+        builder.store(value, builder.gep(given, [ir.Constant(I32, 0), ir.Constant(I32, i)]))
+    address = builder.ptrtoint(given, I64)
+    call_part(builder, _name("tiles", lanes, rows, vectors, len(args)), [address, height], emit_choice)
 
 
 def _flat(ctx: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
@@ -295,7 +311,7 @@ def make_tiles(lanes: Any, rows: int, vectors: int) -> Any:
     @intrinsic
     def tiles(context: Any, count: Any, a: Any, b: Any, c: Any, k: Any, more: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            _call_tiles(builder, lanes, rows, vectors, [args[0], *_flat(ctx, builder, sig.args[1:], args[1:])])
+            _call_tiles(builder, lanes, rows, vectors, args[0], _flat(ctx, builder, sig.args[1:], args[1:]))
             return ctx.get_dummy_value()
 
         return types.void(types.int64, a, b, c, k, more), emit
