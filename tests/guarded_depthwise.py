@@ -15,6 +15,7 @@ from guarded import sizes
 from guarded_memory import bare_memory
 
 import pullback as pb
+from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import stream_from
 from pullback.cpu.engine.plan_cache import release_plans
 
@@ -45,6 +46,10 @@ def cases(dtype: Any) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]
         if layout == "channels_first":
             x, f = np.moveaxis(x, -1, 1).copy(), np.moveaxis(f, (-1, -2), (0, 1)).copy()
         yield x, f, {name: value for name, value in options.items() if name != "kernel"} | {"groups": groups, "layout": layout}
+    channels = 4 * machine().vector_bytes // 4 + 5  # and so many taps that channels are taken in blocks
+    for width, stride in itertools.product((1, 3, 6), (1, 2)):
+        x, f = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((2, 5, width, channels), (13, 9, 1, channels)))
+        yield x, f, {"stride": stride, "padding": (6, 4), "groups": channels, "layout": "channels_last"}
 
 
 def main(dtype: str, side: str, stores: str) -> None:

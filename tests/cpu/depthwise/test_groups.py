@@ -123,6 +123,17 @@ def test_sliding_windows_equal_the_reference(layout: str, channels: int) -> None
     assert done >= 2 * len(SLIDING) or not machine().masks_memory
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_many_weights_are_taken_in_blocks_of_channels(dtype: Any) -> None:
+    """Rows of one to five columns, more channels than one block and no whole number of them."""
+    channels = 4 * lanes() * 2 + 5
+    for cols, stride in product((1, 3, 5, 7, 9), (1, 2)):
+        geometry = {"size": (5, cols), "kernel": (13, 9), "stride": (2, stride), "padding": (6, 4)}
+        assert channels * 13 * 9 * 4 > tuning.WEIGHT_BYTES or lanes() < 16
+        for op, call in arguments("channels_last", (channels, 1, 1), geometry, dtype).items():
+            equals_the_reference(op, call, "group_cells", f"{geometry}")
+
+
 @pytest.mark.parametrize("groups", [(20, 1, 1), (5, 3, 3), (8, 1, 2)])
 def test_transposed_arrays_give_what_the_reference_does(groups: tuple[int, int, int]) -> None:
     for geometry in (*GEOMETRIES[:3], GEOMETRIES[4], GEOMETRIES[9]):

@@ -13,6 +13,7 @@ from pullback.cpu.conv.common import moved_bytes
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_filter import filter_plans
 from pullback.cpu.depthwise.cells_tables import (
+    Sides,
     can_permute,
     cells_tables,
     in_place_tables,
@@ -29,7 +30,7 @@ from pullback.cpu.depthwise.common import (
     run_padded_gather,
     wide,
 )
-from pullback.cpu.depthwise.records import CellsGather, CellsOneChannel, CellsPermuted, CellsSeveralChannels
+from pullback.cpu.depthwise.records import CELL_VECTORS, CellsGather, CellsOneChannel, CellsPermuted, CellsSeveralChannels
 from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
@@ -103,6 +104,14 @@ def _repays_copies(window: Window) -> bool:
     return window.tap_count >= tuning.COPIED_TAPS * math.prod(window.stride)
 
 
+def _block_channels(problem: Problem, sides: Sides) -> int:
+    """All channels, or so many that their weights stay in the first-level cache."""
+    tap_bytes, together = problem.window.tap_count * sides.wide, CELL_VECTORS * sides.lanes
+    if tap_bytes * sides.out_channels <= tuning.WEIGHT_BYTES or sides.out_channels <= together:
+        return sides.out_channels
+    return max(together, tuning.WEIGHT_BYTES // tap_bytes // together * together)
+
+
 @planned_for_threads
 def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     """conv and conv_grad_input. padded: taps beside the source may be multiplied by zero, as all weights are finite."""
@@ -121,6 +130,8 @@ def gather_plan(threads: int, problem: Problem, padded: bool) -> Plan:
     stage = streams(moved) and not stream and one_channel and tables["segments"] == 1
     tables |= {"weights": None, "target": None, "stream": int(stream), "stage": scratch if stage else 0}
     scratch += sides.target_pitch if stage else 0
+    if one_channel:
+        tables["block_channels"] = sides.out_channels if stage else _block_channels(problem, sides)
     record: type[CellsGather] = CellsOneChannel if one_channel else CellsPermuted if permuted else CellsSeveralChannels
     kernel = "one_channel" if one_channel else "permuted_channels" if permuted else "several_channels"
     pieces = problem.batch * tables["blocks"] * tables["segments"]

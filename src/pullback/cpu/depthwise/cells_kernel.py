@@ -24,6 +24,7 @@ from pullback.cpu.depthwise.cells_scratch_kernel import (
 )
 from pullback.cpu.depthwise.emit_kernel import word
 from pullback.cpu.depthwise.records import (
+    CELL_VECTORS,
     FEW_CHANNELS,
     FEW_COLUMNS,
     MANY_COLUMNS,
@@ -63,8 +64,8 @@ def _make_middle(make_columns: Any) -> Any:
     return middle
 
 
-def _make_row(many: Any, few: Any, one: Any) -> Any:
-    """Of functions that do MANY_COLUMNS or FEW_COLUMNS columns of the middle, and one column at the ends."""
+def _make_row(many: Any, few: Any, two: Any, one: Any) -> Any:
+    """Of functions that do MANY_COLUMNS, FEW_COLUMNS or two columns of the middle, and one column at the ends."""
 
     @outline
     def row(args, table, source, target, weights, channels, r):
@@ -82,14 +83,18 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
             while j < phase.count:
                 if middle <= j < end:
                     columns = MANY_COLUMNS if end - j > FEW_COLUMNS and end - middle >= MANY_COLUMNS else FEW_COLUMNS
+                    if end - middle < FEW_COLUMNS:
+                        columns = 2
                     j = min(j, end - columns)
                     at, to = base + j * phase.source_step, out + j * phase.target_step
                     if columns == MANY_COLUMNS:
                         tiles = (end - j) // MANY_COLUMNS if channels <= FEW_CHANNELS else 1
                         many(args, phase, at, to, factors, channels, e0, e1, tiles)
                         columns *= tiles
-                    else:
+                    elif columns == FEW_COLUMNS:
                         few(args, phase, at, to, factors, channels, e0, e1, 1)
+                    else:
+                        two(args, phase, at, to, factors, channels, e0, e1, phase.taps, 1)
                 else:
                     columns, taps = 1, own_taps(args, phase, j)
                     at, to = base + j * phase.source_step + taps.first * phase.tap_step, out + j * phase.target_step
@@ -103,18 +108,21 @@ def _make_row(many: Any, few: Any, one: Any) -> Any:
 def build(lanes: Any) -> dict[str, Any]:
     SIZE, WIDE = lanes.size, lanes.compute_size
     one_channel_row = _make_row(
-        _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 2 if reach == 1 else 1)),
+        _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 2 if reach > 0 else 1)),
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 2)),
-        _make_columns(lanes, 1, 1, 4),
+        _make_columns(lanes, 2, 0, CELL_VECTORS),
+        _make_columns(lanes, 1, 1, CELL_VECTORS),
     )
     several_channels_row = _make_row(
         _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 0)),
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0)),
+        _make_columns(lanes, 2, 0, 0),
         _make_columns(lanes, 1, 1, 0),
     )
     permuted_row = _make_row(
         _make_middle(lambda reach: _make_columns(lanes, MANY_COLUMNS, reach, 0, True)),
         _make_middle(lambda reach: _make_columns(lanes, FEW_COLUMNS, reach, 0, True)),
+        _make_columns(lanes, 2, 0, 0, True),
         _make_columns(lanes, 1, 1, 0, True),
     )
     copy_block, spread_block = make_copy_block(lanes), make_spread_block(lanes)
@@ -122,12 +130,15 @@ def build(lanes: Any) -> dict[str, Any]:
     def one_channel(args: CellsOneChannel, piece, scratch):
         image, block, segment, phases = place_of(args, piece)
         area = copy_block(args, segment, image, block, scratch)
-        for r in range(word(args.block_rows, block), word(args.block_rows, block + 1)):
-            out = args.target + (image * args.rows + r) * args.target_pitch
-            to = scratch + args.stage if args.stage else out
-            one_channel_row(args, phases, area, to, args.weights, args.out_channels, r)
-            if args.stage:
-                stream_bytes(out, scratch + args.stage, args.target_pitch)
+        first_row, end_row, n = word(args.block_rows, block), word(args.block_rows, block + 1), args.block_channels
+        for at in range(0, args.out_channels, n):
+            c = min(at, args.out_channels - n)  # the last block begins earlier
+            for r in range(first_row, end_row):
+                out = args.target + (image * args.rows + r) * args.target_pitch
+                to = scratch + args.stage if args.stage else out + c * SIZE
+                one_channel_row(args, phases, area + c * WIDE, to, args.weights + c * WIDE, n, r)
+                if args.stage:
+                    stream_bytes(out, scratch + args.stage, args.target_pitch)
         if args.stage or args.stream:
             fence()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pullback.cpu.engine.records import WORD, Record
 
 FEW_COLUMNS, MANY_COLUMNS = 4, 8  # target columns of the two register tiles of cells_kernel.py
+CELL_VECTORS = 4  # vectors of channels of its tiles of one or two columns
 # Names of x86's instructions that permute a vector by numbers in another, by lanes and bytes of an element.
 PERMUTES = {(16, 4): "avx512.permvar.sf.512", (8, 8): "avx512.permvar.df.512", (8, 4): "avx2.permps"}
 FEW_CHANNELS = 64  # up to which cells_kernel.py goes along a row for each vector of them
@@ -124,9 +125,13 @@ class CellsGather(Record):
 
 
 class CellsOneChannel(CellsCopied, CellsGather):
-    """cells_kernel.py, one channel per group."""
+    """cells_kernel.py, one channel per group.
 
-    ints = "stage"  # where in scratch a target row waits for a non-temporal copy; 0: it does not
+    block_channels: all rows of a block are made of so many channels, then of the next ones. stage: where in scratch a target
+    row, of all channels, waits for a non-temporal copy; 0: it does not.
+    """
+
+    ints = "block_channels stage"
 
 
 class CellsSeveralChannels(CellsSpread, CellsGather):

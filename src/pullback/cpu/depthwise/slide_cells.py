@@ -52,7 +52,8 @@ def pays(problem: Problem) -> str | None:
         return "a filter gradient of large images is quicker where their rows are read in order"
     window = problem.window
     cols = (window.input_size if problem.op == "conv_grad_input" else window.output_size)[-1]
-    if problem.op != "conv_grad_filter" and window.kernel[-1] == 3 and cols >= tuning.SLIDE_CELLS_COLUMNS:
+    most = tuning.SLIDE_CELLS_COLUMNS[min(window.stride[-1], 2)]
+    if problem.op != "conv_grad_filter" and window.kernel[-1] == 3 and cols >= most:
         return "rows of this length are quicker where small windows go along them"
     return several_groups(problem)
 

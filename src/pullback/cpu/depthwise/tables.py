@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pullback.cpu.conv.sweep import gradient_phases, with_idle
-from pullback.cpu.depthwise.records import FEW_COLUMNS, ColumnPhase, Range
+from pullback.cpu.depthwise.records import ColumnPhase, Range
 from pullback.cpu.depthwise.tuning import MOST_PHASES
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.window import Window
@@ -110,7 +110,7 @@ def phase_tables(
     table, ends = [], []
     for phase in phases:
         begin, end = (0, phase.count) if padded else phase.middle(sources)
-        if end - begin < FEW_COLUMNS:
+        if end - begin < 2:
             begin = end = 0
         table.append({
             "source_start": (phase.first - low) * source_cell, "weight_start": phase.tap * tap_weights,

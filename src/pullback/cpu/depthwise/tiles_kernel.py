@@ -17,10 +17,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from pullback.cpu.depthwise.emit_kernel import Emit, emit_choice, emit_loop, emit_permute, load_order
+from pullback.cpu.depthwise.records import FEW_COLUMNS
 from pullback.cpu.simd.vectors import I64
 
 CHUNK = 3  # taps that share the source vectors they read
 WHOLE_ROWS = range(2, 8)  # taps of a row for which there is a loop over rows of taps and nothing within it
+NEAR_PLACES = 8  # of a row that are told from one address by indices: those of more would not fit into the registers
 CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they read
 
 
@@ -108,7 +110,10 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
 
                 def whole_rows(size: int) -> list[Any]:
                     """Sums over rows of so many taps. Loops within a loop would cost as much as what such short ones do."""
-                    near = emitter.indices(tap_step, cells - 1 + size)
+                    apart = reach == 0 and cells > 1  # columns share no sources
+                    count = size if apart else (cells - 1) * reach + size
+                    near = emitter.indices(tap_step, min(count, NEAR_PLACES))
+                    next_places = emitter.times(tap_step, NEAR_PLACES)
                     far = emitter.indices(weight_step, size)
 
                     def one_row(e: Any, now: Any) -> list[Any]:
@@ -116,11 +121,18 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
                         at, weight_at = builder.add(source, offsets[0]), builder.add(weights, offsets[1])
                         found = list(now)
                         factors = [emitter.load(emitter.at(weight_at, far[i]), True, mask) for i in range(size)]
-                        for place in range(cells - 1 + size):
-                            cell = emitter.load(emitter.at(at, near[place]), True, mask)
+                        if apart:
+                            for i, p in product(range(size), range(cells)):
+                                place = emitter.at(builder.add(at, source_steps[p]), near[i])
+                                found[p] = emitter.fma(emitter.load(place, True, mask), factors[i], found[p])
+                            return found
+                        for place in range(count):
+                            if place and place % NEAR_PLACES == 0:
+                                at = builder.add(at, next_places)
+                            cell = emitter.load(emitter.at(at, near[place % NEAR_PLACES]), True, mask)
                             for p in range(cells):
-                                if 0 <= place - p < size:
-                                    found[p] = emitter.fma(cell, factors[place - p], found[p])
+                                if 0 <= place - p * reach < size:
+                                    found[p] = emitter.fma(cell, factors[place - p * reach], found[p])
                         return found
 
                     return emit_loop(builder, e0, e1, [emitter.zero] * cells, one_row)
@@ -129,7 +141,7 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
                     zeros = [emitter.zero] * cells
                     return emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
 
-                if reach == 1 and cells > 1 and registers:
+                if registers and (reach > 0 or cells < FEW_COLUMNS):
                     totals = emit_choice(builder, taps, {size: partial(whole_rows, size) for size in WHOLE_ROWS}, any_rows)
                 else:
                     totals = any_rows()
@@ -153,21 +165,25 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
 
                 return emit_loop(builder, zero, count, carried, body)
 
+            def last(emitter: Emit, left: list[Any]) -> list[Any]:
+                """The channels that are left as whole vectors, where enough others lie before them; what is left then."""
+                count = emitter.number(emitter.lanes.count)
+                wanted = builder.and_(builder.icmp_signed(">", left[3], zero), builder.icmp_signed(">=", n, count))
+                back = builder.sub(left[3], count)
+                sizes = (lanes.compute_size, lanes.size, lanes.compute_size)
+                earlier = [builder.add(at, one.times(back, size)) for at, size in zip(left, sizes, strict=False)]
+                over_channels(emitter, False, builder.zext(wanted, I64), [*earlier, n])
+                return [*left[:3], builder.select(wanted, zero, left[3])]
+
             if registers:
                 many = Emit(lanes.times(registers), builder)
                 left = over_channels(many, False, builder.sdiv(n, one.number(many.lanes.count)), [*starts, n])
+                if cells < FEW_COLUMNS:  # such vectors wait for each other's sums: several take no longer than one
+                    left = last(many, left)
                 if registers > 1:
                     left = over_channels(one, False, builder.sdiv(left[3], one.number(lanes.count)), left)
-                # A last vector that would leave the channels begins earlier, where there is one before it.
-                some, whole_vector = (
-                    builder.icmp_signed(">", left[3], zero),
-                    builder.icmp_signed(">=", n, one.number(lanes.count)),
-                )
-                back = builder.sub(left[3], one.number(lanes.count))
-                sizes = (lanes.compute_size, lanes.size, lanes.compute_size)
-                earlier = [builder.add(at, one.times(back, size)) for at, size in zip(left, sizes, strict=False)]
-                over_channels(one, False, builder.zext(builder.and_(some, whole_vector), I64), [*earlier, n])
-                over_channels(one, True, builder.zext(builder.and_(some, builder.not_(whole_vector)), I64), left)
+                left = last(one, left)
+                over_channels(one, True, builder.zext(builder.icmp_signed(">", left[3], zero), I64), left)
             else:
                 vectors(one, one.mask(n), *starts)
             return ctx.get_dummy_value()

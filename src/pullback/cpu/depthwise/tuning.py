@@ -40,7 +40,7 @@ SLIDE_PRODUCTS = 5  # the largest window of a filter gradient
 SLIDE_CELLS_UNITS = 64  # parts of blocks of all images, where these stay worth it
 SLIDE_CELLS_CHANNELS = 64  # the fewest channels of a part: some lines of each cell
 SLIDE_CELLS_IMAGE = 544 << 10  # the largest image of a filter gradient, in bytes
-SLIDE_CELLS_COLUMNS = 16  # target columns from which on windows of 3x3 are left to `group_cells`
+SLIDE_CELLS_COLUMNS = {1: 16, 2: 7}  # target columns from which on windows of 3x3 are left to `group_cells`, by the stride
 SLIDE_CELLS_HALOS = 3  # the fewest target rows of a block, in rows that it reads above or below them
 # Share of the lanes of a row's vectors that must hold columns: where `flat` could run, by the size of windows; where it could not.
 SLIDE_USED_LANES, SLIDE_FEWEST_LANES = {3: 0.6, 5: 0.4, 7: 0.4}, 0.2
@@ -92,3 +92,4 @@ class TransposedTime(NamedTuple):
 
 
 PLANES_TIME, TRANSPOSED_TIME = PlanesTime(), TransposedTime()
+WEIGHT_BYTES = 24 << 10  # weights that stay in the first-level cache beside what they are multiplied with (group_cells)
