@@ -18,14 +18,14 @@ _stream_from: int | None = None
 
 
 def stream_from(total_bytes: int | None) -> None:
-    """From so many bytes on, plans that are made after this call stream; None: half the last-level cache. For tests and fits."""
+    """From so many bytes on, plans that are made after this call stream; None: three quarters of the last-level cache. For tests and fits."""
     global _stream_from
     _stream_from = total_bytes
 
 
 def streams(total_bytes: int) -> bool:
     """Whether an output is so large that non-temporal stores should write it past the cache."""
-    return total_bytes > (machine().l3_bytes // 2 if _stream_from is None else _stream_from)
+    return total_bytes > (machine().l3_bytes * 3 // 4 if _stream_from is None else _stream_from)
 
 
 def slack() -> int:
