@@ -18,7 +18,7 @@ _stream_from: int | None = None
 
 
 def stream_from(total_bytes: int | None) -> None:
-    """From so many bytes on, plans that are made after this call stream; None: three quarters of the last-level cache. For tests and fits."""
+    """Plans made after this call stream from so many bytes on; None: three quarters of the last-level cache. For tests, fits."""
     global _stream_from
     _stream_from = total_bytes
 
