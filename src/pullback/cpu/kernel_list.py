@@ -1,7 +1,8 @@
 """Every kernel of the cpu backend: one table per op, tried from top to bottom. The first that can and pays runs.
 
 `can` says why a kernel cannot run a problem, `pays` why the next ones would be quicker, `run` runs it. `pullback.kernel(name)`
-obeys `can` alone. A note says what happens otherwise for some data.
+obeys `can` alone. A note says what happens otherwise for some data. `steps` gives the jobs of a call to those who make the same one
+often, and give its addresses alone.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     note: str = ""
     error: float = 0.0
     aliases: tuple[str, ...] = ()
+    steps: Callable[..., Any] | None = None
 
 
 def _from_x(finder: str) -> Callable[..., Any]:
@@ -51,7 +53,7 @@ CROP = Row("crop", crop.can, None, crop.run)
 def _grouped(name: str, module: Any, gradient: bool, note: str = "") -> Row:
     """A kernel for many groups of few channels; "depthwise" and "grouped" are older names of all of these."""
     run = module.filter_gradient if gradient else module.gather
-    return Row(name, module.can, module.pays, run, note, aliases=("depthwise", "grouped"))
+    return Row(name, module.can, module.pays, run, note, aliases=("depthwise", "grouped"), steps=getattr(module, "steps", None))
 
 
 def _groups(*, gradient: bool) -> tuple[Row, ...]:
@@ -71,12 +73,16 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     return (
         CROP,
         *_groups(gradient=False),
-        Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR),
-        Row("pairs", pairs.can, pairs.pays, partial(conv.run_sweep, pairs.sweep_plan), WEIGHTS),
-        Row("pointwise", pointwise.can, pointwise.pays, partial(conv.run_sweep, pointwise.pointwise_plan)),
-        Row("cells", ordinary, conv.few_channels, partial(conv.run_sweep, cells.cells_plan), WEIGHTS),
-        Row("direct", ordinary, None, partial(conv.run_sweep, direct.direct_plan), WEIGHTS),
+        Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR, steps=winograd.convolve_steps),
+        _sweep("pairs", pairs.can, pairs.pays, pairs.sweep_plan, WEIGHTS),
+        _sweep("pointwise", pointwise.can, pointwise.pays, pointwise.pointwise_plan),
+        _sweep("cells", ordinary, conv.few_channels, cells.cells_plan, WEIGHTS),
+        _sweep("direct", ordinary, None, direct.direct_plan, WEIGHTS),
     )
+
+
+def _sweep(name: str, can: Accepts, pays: Accepts | None, plan: Callable[..., Any], note: str = "") -> Row:
+    return Row(name, can, pays, partial(conv.run_sweep, plan), note, steps=partial(conv.sweep_steps, plan))
 
 
 # By layout. channels_last: channels, gather, permuted, slide_cells, group_cells. channels_first: whole, separable, transposed,
@@ -136,11 +142,16 @@ TABLES: dict[str, tuple[Row, ...]] = {
     "conv_grad_input": _sweeps("conv_grad_input"),
     "conv_grad_filter": (
         CROP,
-        Row("permuted", permuted_filter.can, permuted_filter.pays, permuted_filter.filter_gradient),
+        Row(
+            "permuted", permuted_filter.can, permuted_filter.pays, permuted_filter.filter_gradient, steps=permuted_filter.steps
+        ),
         *_groups(gradient=True),
-        Row("winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR),
+        Row(
+            "winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR,
+            steps=winograd.filter_steps,
+        ),
         Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),
-        Row("direct", ordinary, None, conv.direct_filter, GRADIENTS),
+        Row("direct", ordinary, None, conv.direct_filter, GRADIENTS, steps=conv.filter_steps),
     ),
 }
 
@@ -150,5 +161,6 @@ def register() -> None:
     for op, table in TABLES.items():
         for row in table:
             add_kernel(
-                op, CPU, row.name, row.can, row.run, pays=row.pays, note=row.note, error=row.error, aliases=row.aliases
+                op, CPU, row.name, row.can, row.run, pays=row.pays, note=row.note, error=row.error, aliases=row.aliases,
+                steps=row.steps,
             )  # fmt: skip

@@ -26,6 +26,8 @@ class Kernel:
 
     `error`: what its results err by beyond a plain sum's rounding, by norm, in units of that rounding. `note`: what it does
     otherwise for some data, which cannot be seen from a problem. `aliases`: older names, or names of several kernels together.
+    `steps`: of a problem, and the order in which its filter lies, the jobs that a call is (cpu/engine/sequence.py), where it is
+    nothing but jobs; else None.
     """
 
     op: str
@@ -37,6 +39,7 @@ class Kernel:
     error: float = 0.0
     note: str = ""
     aliases: tuple[str, ...] = ()
+    steps: Callable[[Any, str], Any] | None = None
 
     @property
     def label(self) -> str:

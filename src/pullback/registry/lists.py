@@ -73,10 +73,11 @@ def add_kernel(
     pays: Accepts | None = None,
     note: str = "",
     aliases: tuple[str, ...] = (),
+    steps: Callable[[Any, str], Any] | None = None,
 ) -> Kernel:
     """`register_kernel` for the backends of this package, while they are loaded: no check stands around their functions."""
     global _changes
-    kernel = Kernel(op, backend, name, can, run, pays, error, note, aliases)
+    kernel = Kernel(op, backend, name, can, run, pays, error, note, aliases, steps)
     with _lock:
         kernels = _kernels.get((op, backend), [])
         names = [k.name for k in kernels]

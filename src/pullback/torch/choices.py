@@ -18,9 +18,12 @@ from torch import get_num_threads as get_torch_threads
 from torch import is_autocast_enabled, is_grad_enabled, nn
 from torch.autograd import forward_ad
 
+from pullback.registry.in_force import asked_backend, asked_kernel
+from pullback.registry.lists import changes
 from pullback.settings import what_is_set
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
+from pullback.torch.conv_calls import ConvCall
 from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict
 from pullback.torch.pending import FUSES
 from pullback.torch.saving import is_watched
@@ -75,7 +78,7 @@ def can_measure(input: torch.Tensor) -> bool:
     return input.is_cpu and is_plain((input,)) and forward_ad._current_level < 0
 
 
-WATCHED, AFTER_SHAPE = 0, 3  # places in a key
+WATCHED, AFTER_SHAPE, AUTOCAST = 0, 3, -1  # places in a key
 
 
 class Choices:
@@ -89,6 +92,7 @@ class Choices:
         self.settled: dict[Key, Ops] = {}
         self.trials: dict[Key, Trial] = {}
         self.verdicts: dict[Key, Verdict] = {}
+        self.calls: dict[Any, ConvCall | None] = {}
 
     def __reduce__(self) -> Any:
         return Choices, (self.at_once, self.steps)
@@ -102,6 +106,17 @@ class Choices:
         if len(self.settled) < MOST_SETTLED:
             self.settled[key] = ops
         return ops
+
+    def call(self, key: Key, layer: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
+        """The convolution of this kind of input, with all decided that can be; None where each call has to be looked at."""
+        kind = (key, asked_backend.get(), asked_kernel.get(), changes())
+        call = self.calls.get(kind, UNKNOWN)
+        if call is UNKNOWN:
+            if len(self.calls) >= MOST_EXACT:
+                self.calls.clear()
+            call = None if key[AUTOCAST] else layer.settled_call(input, weight, *more)
+            self.calls[kind] = call
+        return call if call is not None and call.takes(weight) else None
 
     def next(self, layer: Any, input: torch.Tensor, key: Key) -> Ops | Turn:
         """Where a call goes whose kind is not settled: the ops that are ours, or a turn of a trial."""

@@ -89,14 +89,19 @@ def listened(op: str, function: Callable[..., Any], *arguments: Any) -> Any:
     return found
 
 
-def run(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
-    """Run an op: a tensor, or for max_pool the values and the winners. PyTorch's profiler sees it as the registered op."""
+def named(op: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(...), which PyTorch's profiler sees as the registered op, and who listens hears of."""
     if listening.heard is not None:
-        return listened(op, compute, op, tensors, keywords)
+        return listened(op, function, *arguments)
     if torch.autograd._profiler_enabled():
         with torch.profiler.record_function(f"{NAMESPACE}::{op}"):
-            return compute(op, tensors, keywords)
-    return compute(op, tensors, keywords)
+            return function(*arguments)
+    return function(*arguments)
+
+
+def run(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:
+    """Run an op: a tensor, or for max_pool the values and the winners."""
+    return named(op, compute, op, tensors, keywords)
 
 
 def compute(op: str, tensors: Sequence[torch.Tensor], keywords: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from pullback.torch.arguments import autocast
 from pullback.torch.arrays import layout_of, untraced
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import (
+    DTYPES,
     computed_dtype,
     conv_outputs,
     conv_reason,
@@ -25,7 +26,8 @@ from pullback.torch.choice import (
     pool_tiny,
     unsuitable,
 )
-from pullback.torch.choices import CHOICES, UNKNOWN, can_measure, is_paused, key_of, ops_wanted
+from pullback.torch.choices import CHOICES, UNKNOWN, Key, can_measure, is_paused, key_of, ops_wanted
+from pullback.torch.conv_calls import ConvCall
 from pullback.torch.gpu_layers import ready
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
@@ -154,9 +156,14 @@ class Accelerated:
                 way = choices.next(self, input, key) if way is UNKNOWN else way
                 if way is None:
                     return without_calls(theirs.forward, input, *more)
-                run, given = (self.take_turn, (way, input)) if type(way) is Turn else (self.ours, (input, way))
-                return without_calls(run, *given, *more)
+                if type(way) is Turn:
+                    return without_calls(self.take_turn, way, input, *more)
+                return without_calls(self.ours_of_kind, key, input, way, *more)
         return with_calls(False, self._by_rules, input, *more)
+
+    def ours_of_kind(self: Any, key: Key, input: torch.Tensor, way: frozenset[str] | Turn, *more: Any) -> Any:
+        """`ours`, for an input of this kind."""
+        return self.ours(input, way, *more)
 
     def take_turn(self: Any, turn: Turn, input: torch.Tensor, *more: Any) -> Any:
         """The layer in a turn of a trial."""
@@ -250,13 +257,29 @@ class ConvLayer(Accelerated):
         return super().ops_of(input)
 
     def ours(self: Any, input: torch.Tensor, way: frozenset[str] | Turn | None, *more: Any) -> torch.Tensor:
-        weight = self.weight
-        if way is not None and input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
-            given = autocast(input, weight, self.bias)
+        if way is None:
+            return self.whole(input, *more)
+        found: torch.Tensor = self.ours_of_kind(key_of(self, input), input, way, *more)
+        return found
+
+    def ours_of_kind(self: Any, key: Key, input: torch.Tensor, way: frozenset[str] | Turn, *more: Any) -> torch.Tensor:
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        if input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
+            call = self.__dict__[CHOICES].call(key, self, input, weight, *more) if CHOICES in self.__dict__ else None
+            if call is not None:
+                return mixed_conv(way, call, self.op, call.keywords, input, weight, bias)
+            given = autocast(input, weight, bias)
             keywords = {**self.keywords(input, *more), "layout": layout_of(*given[:2])}
             if torch_can(keywords):
-                return mixed_conv(way, self.op, keywords, *given)
+                return mixed_conv(way, None, self.op, keywords, *given)
         return self.whole(input, *more)
+
+    def settled_call(self: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
+        """The convolution of this kind of input; None where each call has to be looked at."""
+        keywords = {**self.keywords(input, *more), "layout": layout_of(input, weight)}
+        if self.op != "conv" or input.dtype not in DTYPES or weight.dtype is not input.dtype or not torch_can(keywords):
+            return None
+        return ConvCall(input, weight, keywords)
 
     def whole(self: Any, input: torch.Tensor, *more: Any) -> torch.Tensor:
         """All ops on our kernels, whatever PyTorch does with them."""

@@ -10,7 +10,8 @@ import torch
 
 from pullback.torch import kernels
 from pullback.torch.arrays import LAST
-from pullback.torch.autograd import OPS, Differentiable, keep
+from pullback.torch.autograd import OPS, Differentiable, is_plain
+from pullback.torch.conv_calls import ConvCall
 from pullback.torch.kernels import RULES
 from pullback.torch.measuring import NONE, Turn
 
@@ -32,7 +33,8 @@ def add_bias(y: torch.Tensor, bias: torch.Tensor | None, in_place: bool) -> torc
     return y.add_(shaped) if in_place and y.dtype != torch.bfloat16 else y + shaped
 
 
-def _arguments(keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+def torch_arguments(keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What PyTorch's convolution is called with beside its tensors."""
     stride, extra = keywords["stride"], keywords.get("output_padding")
     pads = [low for low, _ in keywords["padding"]]
     return stride, pads, keywords["dilation"], extra is not None, extra or [0] * len(stride), keywords["groups"]
@@ -45,12 +47,14 @@ def _blank(like: torch.Tensor, shape: Sequence[int], layout: str) -> torch.Tenso
 
 
 def _forward(
-    ours: bool, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+    ours: bool, call: ConvCall | None, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     if ours:
-        return add_bias(kernels.run(op, (x, filter), keywords), bias, in_place=True)
-    y: torch.Tensor = kernels.listened(op, torch.convolution, x, filter, bias, *_arguments(keywords))
-    return y
+        y = kernels.run(op, (x, filter), keywords) if call is None else kernels.named(op, call.forward, x, filter)
+        return y if bias is None else add_bias(y, bias, in_place=True)
+    theirs: torch.Tensor = kernels.listened(op, torch.convolution, x, filter, bias, *torch_arguments(keywords))
+    return theirs
 
 
 def _theirs(ctx: Any, g: torch.Tensor, x: Any, weight: Any, needs: Sequence[bool]) -> Any:
@@ -61,14 +65,21 @@ def _theirs(ctx: Any, g: torch.Tensor, x: Any, weight: Any, needs: Sequence[bool
     sizes = [g.shape[1]] if needs[2] else None
     op = "conv_grad_input" if needs[0] else "conv_grad_filter"
     return kernels.listened(
-        op, torch.ops.aten.convolution_backward, g, x, weight, sizes, *_arguments(ctx.keywords), list(needs)
+        op, torch.ops.aten.convolution_backward, g, x, weight, sizes, *torch_arguments(ctx.keywords), list(needs)
     )  # fmt: skip
 
 
+def _is_settled(ctx: Any, g: torch.Tensor) -> bool:
+    """Whether a gradient is a call of the kind that was settled: numbers alone, without derivatives of their own."""
+    return ctx.call is not None and not torch.is_grad_enabled() and g.dtype is ctx.call.dtype and is_plain((g,))
+
+
 def _input_gradient(ours: bool, ctx: Any, g: torch.Tensor, filter: Any) -> Any:
-    if ours:
-        return RULES[ctx.op].vjp["x"].run(OPS, {"g": g, "filter": filter, "x": _Shape(ctx.shapes[0])}, ctx.keywords)
-    return _theirs(ctx, g, None, filter, (True, False, False))[0]
+    if not ours:
+        return _theirs(ctx, g, None, filter, (True, False, False))[0]
+    if _is_settled(ctx, g):
+        return kernels.named("conv_grad_input", ctx.call.input_gradient, g, filter)
+    return RULES[ctx.op].vjp["x"].run(OPS, {"g": g, "filter": filter, "x": _Shape(ctx.shapes[0])}, ctx.keywords)
 
 
 def _filter_gradient(ours: bool, ctx: Any, g: torch.Tensor, x: Any) -> tuple[Any, Any]:
@@ -78,7 +89,9 @@ def _filter_gradient(ours: bool, ctx: Any, g: torch.Tensor, x: Any) -> tuple[Any
         _, dw, db = _theirs(ctx, g, x, None, (False, True, needs_bias))
         return dw, db
     dw = None
-    if needs_filter:
+    if needs_filter and _is_settled(ctx, g):
+        dw = kernels.named("conv_grad_filter", ctx.call.filter_gradient, g, x)
+    elif needs_filter:
         dw = RULES[ctx.op].vjp["filter"].run(OPS, {"g": g, "x": x, "filter": _Shape(ctx.shapes[1])}, ctx.keywords)
     return dw, g.sum((0, *range(2, g.dim()))) if needs_bias else None
 
@@ -101,24 +114,27 @@ def _called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 class _Mixed(Differentiable):
     @staticmethod
-    def forward(ctx: Any, way: Way, op: str, keywords: Mapping[str, Any], *tensors: Any) -> Any:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, way: Way, settled: ConvCall | None, op: str, keywords: Mapping[str, Any], *tensors: Any
+    ) -> Any:
         call, ours = _runs(way, FORWARD)
-        y = call(_forward, ours, op, keywords, *tensors)
+        y = call(_forward, ours, settled, op, keywords, *tensors)
         ctx.set_materialize_grads(False)
-        ctx.needs, ctx.way = ctx.needs_input_grad[3:], way
-        ctx.needs_tensors = ctx.needs[:2]
-        keep(ctx, op, tensors[:2], y, keywords)
+        ctx.way, ctx.call, ctx.op, ctx.keywords = way, settled, op, keywords
+        x, filter, _ = tensors
+        ctx.shapes, ctx.needs = (x.shape, filter.shape), ctx.needs_input_grad[4:]
+        needs_input, needs_filter, _ = ctx.needs
+        ctx.save_for_backward(x if needs_filter else None, filter if needs_input else None)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor | None, *_: Any) -> Any:
         if g is None:
-            return (None,) * 6
-        kept = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
-        x, weight = kept.get("x"), kept.get("filter")
+            return (None,) * 7
+        x, weight = ctx.saved_tensors
         way, (needs_input, needs_filter, needs_bias) = ctx.way, ctx.needs
         if way == NONE and needs_input and needs_filter:
-            return None, None, None, *_theirs(ctx, g, x, weight, ctx.needs)
+            return None, None, None, None, *_theirs(ctx, g, x, weight, ctx.needs)
         dx = dw = db = None
         if needs_input:
             call, ours = _runs(way, INPUT)
@@ -126,21 +142,25 @@ class _Mixed(Differentiable):
         if needs_filter or needs_bias:
             call, ours = _runs(way, FILTER)
             dw, db = call(_filter_gradient, ours, ctx, g, x)
-        return None, None, None, dx, dw, db
+        return None, None, None, None, dx, dw, db
 
 
 _apply = super(torch.autograd.Function, _Mixed).apply
 
 
 def mixed_conv(
-    way: Way, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """A convolution ("conv" or "conv_transpose") of plain tensors, with derivatives where they are wanted."""
+    way: Way, call: ConvCall | None, op: str, keywords: Mapping[str, Any], x: torch.Tensor, filter: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """A convolution ("conv" or "conv_transpose") of plain tensors, with derivatives where they are wanted.
+
+    call: with these tensors' kind settled, else None.
+    """
     if torch.is_grad_enabled() and (x.requires_grad or filter.requires_grad or (bias is not None and bias.requires_grad)):
-        result: torch.Tensor = _apply(way, op, keywords, x, filter, bias)
+        result: torch.Tensor = _apply(way, call, op, keywords, x, filter, bias)
         return result
-    call, ours = _runs(way, FORWARD)
-    y: torch.Tensor = call(_forward, ours, op, keywords, x, filter, bias)
+    timed, ours = _runs(way, FORWARD)
+    y: torch.Tensor = timed(_forward, ours, call, op, keywords, x, filter, bias)
     return y
 
 

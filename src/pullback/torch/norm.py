@@ -15,6 +15,8 @@ import torch
 
 from pullback.cpu.engine.dense import Order, order_in
 from pullback.cpu.engine.memory import SMALLEST, new_array
+from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sequence import WORK, JobSequence, Step, Steps
 from pullback.cpu.engine.words import float_word
 from pullback.cpu.norm.gradient import apply_plan, gradient_plans
 from pullback.cpu.norm.layout import Shape, shape_of, top_word
@@ -65,17 +67,30 @@ def _constant(value: float, channels: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.full((channels,), value, dtype=dtype)
 
 
+def scale_of(weight: torch.Tensor | None, channels: int, dtype: torch.dtype) -> torch.Tensor:
+    return _constant(1.0, channels, dtype) if weight is None else weight
+
+
+def shift_of(bias: torch.Tensor | None, channels: int, dtype: torch.dtype) -> torch.Tensor:
+    return _constant(0.0, channels, dtype) if bias is None else bias.detach()
+
+
 def _scale(weight: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    return _constant(1.0, x.shape[1], x.dtype) if weight is None else weight
+    return scale_of(weight, x.shape[1], x.dtype)
 
 
 def _shift(bias: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
-    return _constant(0.0, x.shape[1], x.dtype) if bias is None else bias.detach()
+    return shift_of(bias, x.shape[1], x.dtype)
 
 
 def fits(parameters: tuple[torch.Tensor | None, ...], x: torch.Tensor) -> bool:
     """Whether parameters and buffers are plain, and one number of x's dtype for each channel."""
-    channels, dtype = x.shape[1:2], x.dtype
+    return fits_channels(parameters, x.shape[1:2], x.dtype)
+
+
+def fits_channels(
+    parameters: tuple[torch.Tensor | None, ...], channels: tuple[int, ...], dtype: torch.dtype
+) -> bool:  # fmt: skip
     for tensor in parameters:
         if tensor is not None and not (
             type(tensor) in _PLAIN
@@ -94,11 +109,6 @@ class Statistics(NamedTuple):
     numbers: torch.Tensor  # three rows: mean, variance, 1 / sqrt(variance + eps)
     eps: float
     training: bool
-
-    def addresses(self) -> tuple[int, int]:
-        """Of means and inverse deviations."""
-        start, channels = self.numbers.data_ptr(), self.numbers.shape[1]
-        return start, start + 2 * channels * self.numbers.itemsize
 
     # What pending.py asks of statistics, whatever device they are on.
 
@@ -139,17 +149,73 @@ def statistics(
         return Statistics(numbers, eps, False)
     how = lying(x)
     assert how is not None
-    plans = statistics_plans(how.shape)
-    partials = torch.empty(plans.numbers, dtype=x.dtype)
-    place, row = numbers.data_ptr(), numbers.shape[1] * numbers.itemsize
-    plans.partial.run(x=x.data_ptr(), partials=partials.data_ptr())
-    plans.merge.run(
-        partials=partials.data_ptr(), mean=place, variance=place + row, inv_std=place + 2 * row,
-        running_mean=0 if running is None else running[0].data_ptr(),
-        running_variance=0 if running is None else running[1].data_ptr(),
-        eps=float_word(eps), momentum=float_word(momentum),
-    )  # fmt: skip
+    kept = (0, 0) if running is None else (running[0].data_ptr(), running[1].data_ptr())
+    _statistics_jobs(how.shape).run(x.data_ptr(), numbers.data_ptr(), *kept, float_word(eps), float_word(momentum))
     return Statistics(numbers, eps, True)
+
+
+def _rows(shape: Shape) -> dict[str, tuple[str, int]]:
+    """Where means and inverse deviations lie among the numbers of `Statistics`."""
+    return {"mean": ("numbers", 0), "inv_std": ("numbers", 2 * shape.channels * shape.dtype.itemsize)}
+
+
+def statistics_steps(shape: Shape, x: str = "x") -> Steps:
+    """x: what it is called."""
+    plans, row = statistics_plans(shape), shape.channels * shape.dtype.itemsize
+    kept = {name: name for name in ("running_mean", "running_variance", "eps", "momentum")}
+    merge = Step(plans.merge, {"partials": WORK, **_rows(shape), "variance": ("numbers", row), **kept})
+    return Steps((Step(plans.partial, {"x": x, "partials": WORK}), merge), plans.numbers * shape.dtype.itemsize)
+
+
+def normalize_steps(shape: Shape, x: str = "x", *, adds: bool = False) -> Steps:
+    names = ("scale", "bias", "y", "relu", "top", *(("add",) if adds else ()))
+    at = {"x": x, **{name: name for name in names}, **_rows(shape)}
+    return Steps((Step(normalize_plan(shape, 3 if adds else 2), at),), 0)
+
+
+def gradient_steps(shape: Shape, x: str = "x", dx: str | None = "dx", *, adds: bool = False) -> Steps:
+    """The sums of a gradient, and then dx, where it is called anything. adds: something was added before the ReLU.
+
+    Then the result of the ReLU is read, and dy as it is masked is kept, from which dx is made.
+    """
+    plans, row = gradient_plans(shape), shape.channels * shape.dtype.itemsize
+    masks = ("y", "bias", "masked") if adds else ("bias",)
+    of_sums = {"sum_dy": ("sums", 0), "sum_dy_xhat": ("sums", row)}
+    seen = {"x": x, "scale": "scale", "top": "top", **_rows(shape)}
+    at: dict[str, str | tuple[str, int]] = {"dy": "dy", **seen, **{name: name for name in masks}, "partials": WORK}
+    steps = [
+        Step(plans.partial, at),
+        Step(plans.merge, {"partials": WORK, "inv_std": _rows(shape)["inv_std"], **of_sums}),
+    ]
+    if dx is not None:
+        applied = {name: f"applied_{name}" for name in ("dy", "y", "bias")} if adds else {"dy": "dy", "bias": "bias"}
+        steps.append(Step(apply_plan(shape), {**seen, **of_sums, **applied, "dx": dx, "count": "count"}))
+    return Steps(tuple(steps), plans.numbers * shape.dtype.itemsize)
+
+
+@planned
+def _statistics_jobs(shape: Shape) -> JobSequence:
+    steps = statistics_steps(shape)
+    return JobSequence(
+        steps.steps, ("x", "numbers", "running_mean", "running_variance", "eps", "momentum"), steps.work_bytes
+    )  # fmt: skip
+
+
+@planned
+def _normalize_jobs(shape: Shape, adds: bool) -> JobSequence:
+    names = ("x", "numbers", "scale", "bias", "add", "y", "relu", "top")
+    return JobSequence(normalize_steps(shape, adds=adds).steps, names)
+
+
+@planned
+def _gradient_jobs(shape: Shape, applied: bool) -> JobSequence:
+    """The sums of a gradient; and then dx, from a dy and what masks it."""
+    steps = gradient_steps(shape, dx="dx" if applied else None, adds=True)
+    names = (
+        "dy", "x", "numbers", "scale", "top", "y", "bias", "masked", "sums", "applied_dy", "applied_y", "applied_bias", "dx",
+        "count",
+    )  # fmt: skip
+    return JobSequence(steps.steps, names if applied else names[:9], steps.work_bytes)
 
 
 class Relu(NamedTuple):
@@ -163,10 +229,9 @@ def _normalize(
     add: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     y = _like(x, how)
-    mean, inv_std = by.addresses()
-    normalize_plan(how.shape, 2 if add is None else 3).run(
-        x=x.data_ptr(), mean=mean, inv_std=inv_std, scale=scale.data_ptr(), bias=shift.data_ptr(),
-        add=0 if add is None else add.data_ptr(), y=y.data_ptr(), relu=int(relu is not None), top=top_word(relu and relu.top),
+    _normalize_jobs(how.shape, add is not None).run(
+        x.data_ptr(), by.numbers.data_ptr(), scale.data_ptr(), shift.data_ptr(), 0 if add is None else add.data_ptr(),
+        y.data_ptr(), int(relu is not None), top_word(relu and relu.top),
     )  # fmt: skip
     return y
 
@@ -234,32 +299,27 @@ def _gradients(
     _, _, wants_x, wants_weight, wants_bias, wants_add = ctx.needs_input_grad
     channels, dtype = x.shape[1], x.dtype
     dy, scale = lying_as(g, x), _scale(weight, x)
-    mean, inv_std = by.addresses()
-    fields = {
-        "dy": dy.data_ptr(), "x": x.data_ptr(), "y": 0, "mean": mean, "inv_std": inv_std, "scale": scale.data_ptr(), "bias": 0,
-        "top": 0,
-    }  # fmt: skip
-    masked = None
+    top, shift, masked = 0, 0, None
     if ctx.relu is not None:
-        fields["top"] = top_word(ctx.relu.top)
-        fields["bias" if y is None else "y"] = (ctx.shift if y is None else y).data_ptr()
+        top, shift = top_word(ctx.relu.top), ctx.shift.data_ptr() if y is None else 0
         if wants_add or not by.training:  # dy, once masked, is wanted itself
             masked = _like(x, how)
     sums = torch.empty((2, channels), dtype=dtype)
-    place, row = sums.data_ptr(), channels * sums.itemsize
-    plans = gradient_plans(how.shape)
-    partials = torch.empty(plans.numbers, dtype=dtype)
-    plans.partial.run(**fields, masked=0 if masked is None else masked.data_ptr(), partials=partials.data_ptr())
-    plans.merge.run(partials=partials.data_ptr(), inv_std=inv_std, sum_dy=place, sum_dy_xhat=place + row)
-    if masked is not None:
-        dy = masked
-        fields.update(dy=dy.data_ptr(), y=0, bias=0)
+    masks = (0 if y is None else y.data_ptr(), shift)
+    fields = (
+        dy.data_ptr(), x.data_ptr(), by.numbers.data_ptr(), scale.data_ptr(), top, *masks,
+        0 if masked is None else masked.data_ptr(), sums.data_ptr(),
+    )  # fmt: skip
     dx = None
     if wants_x and by.training:
         dx = _like(x, how)
-        count = float_word(how.shape.terms)
-        apply_plan(how.shape).run(**fields, sum_dy=place, sum_dy_xhat=place + row, dx=dx.data_ptr(), count=count)
-    elif wants_x:
+        applied = (dy.data_ptr(), *masks) if masked is None else (masked.data_ptr(), 0, 0)
+        _gradient_jobs(how.shape, True).run(*fields, *applied, dx.data_ptr(), float_word(how.shape.terms))
+    else:
+        _gradient_jobs(how.shape, False).run(*fields)
+    if masked is not None:
+        dy = masked
+    if wants_x and not by.training:
         nothing = torch.zeros((3, channels), dtype=dtype)
         nothing[2] = by.numbers[2]
         dx = _normalize(dy, how, Statistics(nothing, 0.0, False), scale, nothing[0])

@@ -16,7 +16,8 @@ from pullback.torch.autograd import is_plain
 from pullback.torch.choice import SMALL, surely, unsuitable
 from pullback.torch.gpu_norm import BatchStatistics, RowStatistics
 from pullback.torch.layers import GPU_SMALL, Accelerated
-from pullback.torch.norm import Statistics, batch_norm, fits, lying, statistics
+from pullback.torch.conv_calls import ConvCall
+from pullback.torch.norm import Statistics, batch_norm, fits, fits_channels, lying, statistics
 from pullback.torch.pending import FUSES, Pending, deferred
 from pullback.torch.replayed import is_replayed
 from pullback.torch.saving import is_watched
@@ -36,7 +37,7 @@ EAGER_ONLY = "it is taken only where PyTorch runs eagerly on plain tensors"
 LEAST_FUSED = {FIRST: 100_000, LAST: 300_000}
 
 
-def _any_hooks() -> bool:
+def any_hooks() -> bool:
     """Whether a hook is on all modules."""
     return bool(hooks._global_forward_hooks or hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
 
@@ -57,7 +58,7 @@ class NormLayer(Accelerated):
             and torch.is_grad_enabled()
             and (input.requires_grad or any(p is not None and p.requires_grad for p in self._parameters.values()))
             and torch.autograd.forward_ad._current_level < 0
-            and not (self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or _any_hooks() or is_watched())
+            and not (self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or any_hooks() or is_watched())
             and not something_compiled()
         )
 
@@ -242,7 +243,20 @@ class BatchNormLayer(NormLayer):
         weight, bias, *_ = self._tensors()
         return batch_norm(input, self._statistics(input), weight, bias)
 
+    def batch_arguments(self: Any, call: ConvCall) -> tuple[Any, ...] | None:
+        """(running statistics, momentum, eps, scale, bias) for a convolution's result, which is counted; None if they do not fit."""
+        weight, bias, mean, variance = tensors = self._tensors()
+        if not fits_channels(tensors, (call.filter_shape[0],), call.dtype):
+            return None
+        running, momentum = self._moved()
+        return running, momentum, self.eps, weight, bias
+
     def _statistics(self: Any, input: torch.Tensor) -> Statistics:
+        running, momentum = self._moved()
+        return statistics(input, running, self._of_batch(), momentum, self.eps)
+
+    def _moved(self: Any) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, float]:
+        """The running statistics, where this batch moves them, and by how much; the batch is counted."""
         _, _, mean, variance = self._tensors()
         momentum, batches = self.momentum, self._buffers["num_batches_tracked"]
         if self.training and self.track_running_stats and batches is not None:
@@ -250,5 +264,4 @@ class BatchNormLayer(NormLayer):
             if momentum is None:
                 momentum = 1.0 / float(batches)
         keeps = mean is not None and variance is not None and (not self.training or self.track_running_stats)
-        running = (mean, variance) if keeps else None
-        return statistics(input, running, self._of_batch(), momentum or 0.0, self.eps)
+        return ((mean, variance) if keeps else None), momentum or 0.0

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from pullback import registry
+from pullback.torch.chains import UNITS, chained_class, has_units
 from pullback.torch.choices import CHOICES, Choices
 from pullback.torch.graphs.model import GRAPHS, set_graphs
 from pullback.torch.layers import GPU_PLANS, Accelerated
@@ -82,6 +83,9 @@ def accelerate(
         for module in [*callers, *(layer for layer in layers if layer not in chosen)]:
             module.__class__ = taking_class(plain_class(type(module)))
             module.__dict__[TAKES] = module in chosen
+    for module in names:
+        if fuse and has_units(module):
+            module.__class__ = chained_class(plain_class(type(module)))
     set_graphs(model, graphs)
     return model
 
@@ -122,7 +126,7 @@ def _restore(module: nn.Module) -> None:
     kind = BACK.get(kind, kind)
     if kind is not type(module):
         module.__class__ = kind
-        for mark in (CHOICES, TAKES, FUSES, GPU_PLANS, GRAPHS):
+        for mark in (CHOICES, TAKES, FUSES, GPU_PLANS, GRAPHS, UNITS):
             module.__dict__.pop(mark, None)
 
 
@@ -142,7 +146,7 @@ class State:
 
 
 def _marks(module: nn.Module) -> dict[str, Any]:
-    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES, FUSES, GRAPHS) if mark in module.__dict__}
+    return {mark: module.__dict__[mark] for mark in (CHOICES, TAKES, FUSES, GRAPHS, UNITS) if mark in module.__dict__}
 
 
 @contextmanager

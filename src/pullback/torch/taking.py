@@ -68,6 +68,11 @@ def with_calls(taking: bool, forward: Callable[..., Any], *args: Any, **kwargs: 
         _state.taking = before
 
 
+def is_taking() -> bool:
+    """Whether calls of torch.nn.functional are taken now."""
+    return _state.taking
+
+
 def without_calls(forward: Callable[..., Any], *args: Any) -> Any:
     """forward(...), in which no calls are taken."""
     return forward(*args) if not _state.taking else with_calls(False, forward, *args)

@@ -94,6 +94,10 @@ class WholeSteps:
         """Whether a call of this layer matters here: asked at every call, so in haste."""
         return self.open and (self._plain is not None or id(layer) == self._first or self._first is None)
 
+    def is_looking_at(self, layer: Any) -> bool:
+        """Whether the layer must be called by itself: a step begins with it, or is plain PyTorch's."""
+        return self.open and (self._first is None or id(layer) == self._first or self._plain is True)
+
     def call(self, layer: Any, choices: Choices, key: Key, input: torch.Tensor, *more: Any) -> Any:
         """A layer's call, on plain PyTorch if the step is."""
         if self._thread is None:

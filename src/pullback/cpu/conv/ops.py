@@ -12,11 +12,12 @@ from pullback.cpu.conv.cells import prefers_cells
 from pullback.cpu.conv.common import ConvPlan
 from pullback.cpu.conv.direct import direct_plan
 from pullback.cpu.conv.filter_gradient import FilterPlan, filter_plan
-from pullback.cpu.conv.filter_order import in_known_order
+from pullback.cpu.conv.filter_order import FilterOrder, in_known_order
 from pullback.cpu.conv.sweep import lies_far
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array, put_work_back, take_work
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, Step, Steps
 from pullback.problem import Problem
 from pullback.rules import Array
 from pullback.window import Window, axis_slices
@@ -45,6 +46,15 @@ def run_sweep(
         plan.sweep.run(source=address_of(source), target=address_of(target), packed=start, **more)
     put_work_back(packed)
     return target
+
+
+def sweep_steps(make_plan: Callable[..., ConvPlan], problem: Problem, order: FilterOrder) -> Steps | None:
+    """The same as jobs, where it is nothing else: A is the source, B a filter in this order."""
+    plan = make_plan(problem, order)
+    if plan.target_cells is not None:
+        return None
+    pack = Step(plan.pack, {"filter": B, "packed": WORK, "faults": FLAG})
+    return Steps((pack, Step(plan.sweep, {"source": A, "target": OUT, "packed": WORK})), plan.packed_bytes)
 
 
 def _made(problem: Problem) -> Array:
@@ -115,6 +125,17 @@ def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
     if plan.finish:
         plan.finish.run(sums=start, target=address_of(target))
     put_work_back(workspace)
+
+
+def filter_steps(problem: Problem, _: FilterOrder) -> Steps | None:
+    """A direct filter gradient as jobs: A is dy, B is x."""
+    if _by_taps(problem):
+        return None
+    plan = filter_plan(problem)
+    x, dy = (A, B) if plan.swapped else (B, A)
+    sums = Step(plan.sums, {"x": x, "dy": dy, "target": WORK if plan.finish else OUT})
+    finish = (Step(plan.finish, {"sums": WORK, "target": OUT}),) if plan.finish else ()
+    return Steps((sums, *finish), plan.workspace_bytes, plan.checked)
 
 
 def few_channels(problem: Problem) -> str | None:

@@ -180,6 +180,6 @@ class FilterGradientFinish(Record):
 
 
 class Transpose(Record):
-    """Matrices one after the other, `bands` pieces to a matrix."""
+    """Matrices one after the other, `bands` pieces to a matrix. `faults`: a word set to 1 where a number is not finite; or 0."""
 
-    ints = "source target bands rows cols"
+    ints = "source target bands rows cols faults"

@@ -21,9 +21,10 @@ NATIVE = ("float32", "float64")
 
 
 @planned
-def _plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
+def transpose_plan(count: int, rows: int, cols: int, dtype: np.dtype[Any]) -> Plan:
+    """Of so many matrices, one after another."""
     bands = ceil_div(rows, TRANSPOSED_ROWS)
-    given = {"source": None, "target": None, "bands": bands, "rows": rows, "cols": cols}
+    given = {"source": None, "target": None, "faults": None, "bands": bands, "rows": rows, "cols": cols}
     moved = 2 * count * rows * cols * dtype.itemsize
     return make_plan(Variant("conv.transpose", "transpose", dtype.name), Transpose, count * bands, 0, moved, given)
 
@@ -35,7 +36,7 @@ def transposed(matrices: Array, target: Array | None = None) -> Array:
         target = new_array((*several, cols, rows), matrices.dtype)
     try:
         known = matrices.dtype.name in NATIVE and matrices.size > 0
-        plan = _plan(math.prod(several), rows, cols, matrices.dtype) if known else None
+        plan = transpose_plan(math.prod(several), rows, cols, matrices.dtype) if known else None
     except MissingCode:
         plan = None
     if plan is None:

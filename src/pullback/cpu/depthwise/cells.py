@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.common import moved_bytes
+from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_filter import filter_plans
 from pullback.cpu.depthwise.cells_tables import (
@@ -22,10 +23,12 @@ from pullback.cpu.depthwise.cells_tables import (
     sides_of,
 )
 from pullback.cpu.depthwise.common import (
+    filter_gradient_steps,
     group_channels,
     groups_pay,
     is_depthwise,
     near,
+    padded_gather_steps,
     run_padded_filter_gradient,
     run_padded_gather,
     wide,
@@ -35,6 +38,7 @@ from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned, planned_for_threads
+from pullback.cpu.engine.sequence import Steps
 from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
@@ -89,6 +93,14 @@ def _in_one_row(problem: Problem) -> Problem | None:
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
     return run_padded_filter_gradient(problem, dy, x, filter_plans)
+
+
+def steps(problem: Problem, order: FilterOrder) -> Steps | None:
+    settled, is_near = near(problem)
+    if problem.op == "conv_grad_filter":
+        return filter_gradient_steps(filter_plans(settled, True), checked=True) if is_near else None
+    flat = _in_one_row(problem)
+    return padded_gather_steps(problem if flat is None else flat, gather_plan, order)
 
 
 def _weights(problem: Problem, filter: Array) -> Array:

@@ -9,8 +9,10 @@ import numpy as np
 
 from pullback.cpu.conv.common import lanes_of
 from pullback.cpu.conv.direct import direct_plan
+from pullback.cpu.conv.filter_order import IN_LAST, TAPS_LAST, FilterOrder
 from pullback.cpu.conv.ops import direct_filter, run_sweep
 from pullback.cpu.conv.sweep import lies_far, settled
+from pullback.cpu.conv.transpose import NATIVE, transpose_plan
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.partial_sums import FilterPlans
 from pullback.cpu.engine.addresses import address_of
@@ -19,6 +21,7 @@ from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.profile import profile
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, Step, Steps
 from pullback.cpu.engine.sizes import round_up, sum_bytes
 from pullback.cpu.refusals import ordinary
 from pullback.problem import Problem
@@ -137,6 +140,32 @@ def run_padded_gather(
         return run_sweep(direct_plan, problem, source, filter)
     factors = weights(problem, filter)
     return run_gather(problem, plan(problem, bool(np.isfinite(factors).all())), source, factors)
+
+
+def in_place_steps(plan: Plan, order: FilterOrder) -> Steps | None:
+    """A gather as jobs, by a plan that reads weights as channels_first has them."""
+    if order != TAPS_LAST:
+        return None
+    return Steps((Step(plan, {"source": A, "weights": B, "target": OUT}),), 0)
+
+
+def padded_gather_steps(problem: Problem, plan: Callable[[Problem, bool], Plan], order: FilterOrder) -> Steps | None:
+    """`run_padded_gather` as jobs, where all that weights need is to be turned round, output channels last."""
+    problem, is_near = near(problem)
+    inner, depthwise = problem.channels_in // problem.groups, is_depthwise(problem)
+    turned = order == IN_LAST or (order == TAPS_LAST and (inner == 1 or problem.window.tap_count == 1))
+    if not (is_near and turned and (depthwise or problem.op == "conv") and problem.dtype.name in NATIVE):
+        return None
+    count, out = math.prod(problem.filter_shape), problem.channels_out
+    turn = Step(transpose_plan(1, out, count // out, problem.dtype), {"source": B, "target": WORK, "faults": FLAG})
+    run = Step(plan(problem, True), {"source": A, "weights": WORK, "target": OUT})
+    return Steps((turn, run), count * problem.dtype.itemsize)
+
+
+def filter_gradient_steps(plans: FilterPlans, checked: bool = False) -> Steps:
+    """A filter gradient as jobs: A is dy, B is x."""
+    products = Step(plans.products, {"source": B, "dy": A, "sums": WORK})
+    return Steps((products, Step(plans.add, {"sums": WORK, "result": OUT})), plans.all_sums_bytes, checked)
 
 
 def run_filter_gradient(problem: Problem, plans: FilterPlans, dy: Array, x: Array) -> Array:

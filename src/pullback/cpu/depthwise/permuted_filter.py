@@ -8,15 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from pullback.cpu.conv.common import moved_bytes, pitches
+from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.filter_gradient import axis_entries, tap_table
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_tables import can_permute_groups, permute_orders, sides_of
-from pullback.cpu.depthwise.common import group_channels, is_depthwise, near, run_filter_gradient
+from pullback.cpu.depthwise.common import filter_gradient_steps, group_channels, is_depthwise, near, run_filter_gradient
 from pullback.cpu.depthwise.partial_sums import FilterPlans, with_add
 from pullback.cpu.depthwise.records import PermutedFilter
 from pullback.cpu.engine.plan import make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sequence import Steps
 from pullback.cpu.engine.sizes import LINE, ceil_div, round_up
 from pullback.cpu.machine_code.variants import Variant
 from pullback.cpu.refusals import ordinary
@@ -96,6 +98,10 @@ def _by_winograd(problem: Problem) -> bool:
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
     settled, _ = near(problem)
     return run_filter_gradient(settled, permuted_filter_plans(settled), dy, x)
+
+
+def steps(problem: Problem, _: FilterOrder) -> Steps:
+    return filter_gradient_steps(permuted_filter_plans(near(problem)[0]))
 
 
 def _in_one_row(problem: Problem) -> Problem:

@@ -9,8 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from pullback.cpu.conv.common import lanes_of, moved_bytes
+from pullback.cpu.conv.filter_order import FilterOrder
+from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.depthwise import flat, tuning
-from pullback.cpu.depthwise.common import in_place_can, near, run_filter_gradient, run_gather, several_groups, wide
+from pullback.cpu.depthwise.common import (
+    filter_gradient_steps,
+    in_place_can,
+    in_place_steps,
+    near,
+    run_filter_gradient,
+    run_gather,
+    several_groups,
+    wide,
+)
 from pullback.cpu.depthwise.partial_sums import FilterPlans, plane_pieces, with_add
 from pullback.cpu.depthwise.records import SLIDE_SPARE, SlideGather, SlideInterleave, SlideProducts
 from pullback.cpu.engine.machine import machine
@@ -18,6 +29,7 @@ from pullback.cpu.engine.pieces import cut_pieces, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.engine.records import Record
+from pullback.cpu.engine.sequence import Steps
 from pullback.cpu.engine.sizes import ceil_div, round_up, sum_bytes
 from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
@@ -57,6 +69,13 @@ def gather(problem: Problem, source: Array, filter: Array) -> Array:
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
     problem, _ = near(problem)
     return run_filter_gradient(problem, filter_plans(problem), dy, x)
+
+
+def steps(problem: Problem, order: FilterOrder) -> Steps | None:
+    problem, _ = near(problem)
+    if problem.op == "conv_grad_filter":
+        return filter_gradient_steps(filter_plans(problem))
+    return in_place_steps(gather_plan(problem), order) if problem.dtype.name in NATIVE else None
 
 
 def _variant(problem: Problem, kernel: str) -> Variant:

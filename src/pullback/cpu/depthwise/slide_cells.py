@@ -6,10 +6,13 @@ import math
 from typing import Any
 
 from pullback.cpu.conv.common import even_parts, lanes_of, moved_bytes
+from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.depthwise import cells, cells_filter, tuning
 from pullback.cpu.depthwise.common import (
     depthwise_can,
+    filter_gradient_steps,
     near,
+    padded_gather_steps,
     run_padded_filter_gradient,
     run_padded_gather,
     several_groups,
@@ -22,6 +25,7 @@ from pullback.cpu.engine.memory import SMALLEST
 from pullback.cpu.engine.pieces import cut_pieces, streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
+from pullback.cpu.engine.sequence import Steps
 from pullback.cpu.engine.sizes import LINE, ceil_div, sum_bytes
 from pullback.cpu.machine_code.variants import Variant
 from pullback.problem import Problem
@@ -65,6 +69,12 @@ def gather(problem: Problem, source: Array, filter: Array) -> Array:
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
     return run_padded_filter_gradient(problem, dy, x, _filter_plans)
+
+
+def steps(problem: Problem, order: FilterOrder) -> Steps | None:
+    if problem.op != "conv_grad_filter":
+        return padded_gather_steps(problem, _gather_plan, order)
+    return filter_gradient_steps(filter_plans(near(problem)[0]), checked=True)
 
 
 def _gather_plan(problem: Problem, padded: bool) -> Plan:

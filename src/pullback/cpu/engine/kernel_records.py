@@ -30,6 +30,12 @@ class Job(Record):
     )
 
 
+class Step(Job):
+    """A job of a sequence (sequence.py); `flag`: the address of a word that the job may set, after which no other follows; or 0."""
+
+    ints = "flag"
+
+
 class System(Record):
     """What the operating system offers (system.py): addresses of functions and numbers of calls; 0 where it has no such thing."""
 

@@ -39,14 +39,18 @@ class Team:
         self.size = size
         self.busy = np.zeros(1, np.int64)  # how many callers want it now; the first has it
         self._words = self.busy.data
-        address = code(Variant("engine.team", "team")).address
+        native = code(Variant("engine.team", "team")).functions
         self._library = ctypes.CDLL(library)
         parallel = ctypes.cast(self._library.GOMP_parallel, ctypes.c_void_p).value
         self._number_function = ctypes.cast(self._library.omp_get_thread_num, ctypes.c_void_p).value or 0
         lead = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 3, ctypes.c_uint32)
         self._tickets = aligned_bytes(MOST_THREADS * LINE, LINE)
         self._tickets_at = address_of(self._tickets)
-        self._lead, self._where = lead(address), (address_of(self.busy), parallel)
+        self._lead, self._where = lead(native["team_lead"]), (address_of(self.busy), parallel)
+        sequence = ctypes.CFUNCTYPE(
+            ctypes.c_int64, *(ctypes.c_void_p,) * 3, ctypes.c_int64, ctypes.c_uint32, ctypes.c_void_p
+        )  # fmt: skip
+        self._sequence = sequence(native["team_sequence"])
 
     def run(self, function: int, arguments: int, pieces: int, scratch_bytes: int, count: int) -> bool:
         """Run a job on `count` threads; False, and nothing has been done, where another caller has the team or it does not pay.
@@ -65,3 +69,19 @@ class Team:
         done = self._lead(*self._where, job, size)
         scratch.put_back()
         return bool(done)
+
+    def shares(self, count: int) -> bool:
+        """Whether a job for so many threads is shared out."""
+        return count > 1 and count * LEAST_SHARE >= self.size()
+
+    def fields(self, function: int, pieces: int, count: int, scratch_bytes: int) -> dict[str, int]:
+        """Of the step of a sequence, but for its arguments; a count of 1: the caller runs it alone."""
+        return {
+            "slots": count - 1, "number_function": self._number_function, "pieces": pieces, "function": function,
+            "stride": stride_of(scratch_bytes, count), "ranges": count, "each": -(-pieces // count), "tickets": self._tickets_at,
+        }  # fmt: skip
+
+    def run_sequence(self, steps: int, count: int, size: int, scratch: int) -> int:
+        """Run the steps at this address on a team of this size; `count`, or the number of the one that has set its flag."""
+        done: int = self._sequence(*self._where, steps, count, size, scratch)
+        return done

@@ -227,6 +227,16 @@ def fed_threads() -> int:
     return max(2, 1 << (in_force() - 1).bit_length())
 
 
+def current_team() -> Any:
+    """The other library's threads (a Team) that jobs run on; None: our own pool."""
+    return _state.get("team")
+
+
+def threads_of(pieces: int, most: int) -> int:
+    """Threads for a job of so many pieces that pays for at most so many."""
+    return min(in_force(), pieces, most) if most > 1 else 1
+
+
 def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -> None:
     """All pieces on this thread."""
     scratch = take_scratch(scratch_bytes)
@@ -236,7 +246,7 @@ def _run_alone(function: int, arguments: int, pieces: int, scratch_bytes: int) -
 
 def run(function: int, arguments: int, pieces: int, scratch_bytes: int, most: int = MOST_THREADS) -> None:
     """Run pieces 0 .. pieces-1 of a kernel, on the threads in force, or at most so many of them, unless the pool is taken."""
-    count = min(in_force(), pieces, most) if most > 1 else 1
-    if count > 1 and (_state.get("team") or pool()).run(function, arguments, pieces, scratch_bytes, count):
+    count = threads_of(pieces, most)
+    if count > 1 and (current_team() or pool()).run(function, arguments, pieces, scratch_bytes, count):
         return
     _run_alone(function, arguments, pieces, scratch_bytes)

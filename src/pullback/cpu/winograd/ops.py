@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pullback.cpu.conv.filter_order import in_known_order
+from pullback.cpu.conv.filter_order import FilterOrder, in_known_order
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array, put_work_back, take_work
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, Step, Steps
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd.convolve import convolve_plans, cut_convolution
 from pullback.cpu.winograd.cost import why_slower
@@ -138,6 +139,35 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
             return _plain_sum(problem, source, weights)
         redo_sweep(problem, source, weights, target, channels, _plain_sum)
     return target
+
+
+def convolve_steps(problem: Problem, order: FilterOrder) -> Steps | None:
+    """conv and conv_grad_input as jobs, where they are nothing else: A is the source, B a filter in this order."""
+    if compacted(problem) is not None:
+        return None
+    plans = convolve_plans(problem, problem.op == "conv_grad_input", order)
+    if plans.leaves_cells:
+        return None
+    filter = (Step(plans.filter, {"filter": B, "packed": WORK, "nonfinite": FLAG}),) if plans.packed_bytes else ()
+    convolve = Step(
+        plans.convolve,
+        {
+            "x": (A, plans.source_start), "packed": WORK, "y": (OUT, plans.target_start), "filter": B, "nonfinite": FLAG,
+            "weights_nonfinite": FLAG,
+        },
+    )  # fmt: skip
+    return Steps((*filter, convolve), plans.packed_bytes)
+
+
+def filter_steps(problem: Problem, _: FilterOrder) -> Steps | None:
+    """The filter gradient as jobs: A is dy, B is x."""
+    if compacted(problem) is not None:
+        return None
+    plans = gradient_plans(problem)
+    made = {"filter": OUT, "nonfinite": FLAG}
+    partial_sums = Step(plans.partial_sums, {"x": (B, plans.x_start), "dy": A, "sums": WORK, **made})
+    finish = () if plans.finish is None else (Step(plans.finish, {"sums": WORK, **made}),)
+    return Steps((partial_sums, *finish), plans.sum_bytes)
 
 
 def _plain_sum(problem: Problem, *arrays: Array) -> Array:

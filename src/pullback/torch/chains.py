@@ -1,0 +1,208 @@
+"""`nn.Sequential`s whose forward takes a convolution, its batch normalization and a ReLU after it in one step (conv_norm.py).
+
+In training only, where both layers are ours and settled, and only of neighbours in a Sequential: what it passes from one to the
+other nobody else sees, unless a hook is on one of them. All else is called as the Sequential's own forward does.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import types
+from functools import cache, wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+
+from pullback.registry.in_force import asked_backend, asked_kernel
+from pullback.registry.lists import changes
+from pullback.torch import kernels
+from pullback.torch.autograd import is_plain
+from pullback.torch.choices import AUTOCAST, CHOICES, UNKNOWN, WATCHED, can_measure, is_paused, key_of
+from pullback.torch.conv_norm import ConvNorm, conv_norm
+from pullback.torch.layers import ConvLayer
+from pullback.torch.norm import Relu, lying
+from pullback.torch.norm_layers import LEAST_FUSED, BatchNormLayer, any_hooks, something_compiled
+from pullback.torch.pending import FUSES
+from pullback.torch.taking import WRAPPERS, is_taking, plain_class
+
+UNITS = "pullback_units"  # attribute of a Sequential
+MOST_CALLS = 16  # kinds of input of a unit that are remembered
+
+
+class Unit(NamedTuple):
+    """Neighbours that may be one step, or a module alone (norm: None)."""
+
+    first: nn.Module
+    norm: BatchNormLayer | None
+    activation: nn.Module | None
+    relu: Relu | None
+
+
+class Units:
+    """Of one Sequential. Copies and pickles begin anew."""
+
+    def __init__(self) -> None:
+        self.modules: tuple[Any, ...] = ()
+        self.units: tuple[Unit, ...] = ()
+        self.calls: dict[Any, ConvNorm | None] = {}
+
+    def __reduce__(self) -> Any:
+        return Units, ()
+
+    def __deepcopy__(self, memo: Any) -> Units:
+        return Units()
+
+    def of(self, modules: tuple[Any, ...]) -> tuple[Unit, ...]:
+        if modules != self.modules:
+            self.modules, self.units, self.calls = modules, tuple(_units(modules)), {}
+        return self.units
+
+
+def _units(modules: tuple[Any, ...]) -> list[Unit]:
+    found: list[Unit] = []
+    place = 0
+    while place < len(modules):
+        first, norm = modules[place], modules[place + 1] if place + 1 < len(modules) else None
+        activation = modules[place + 2] if place + 2 < len(modules) else None
+        if not (_is_conv(first) and isinstance(norm, BatchNormLayer) and norm.spatial_rank == first.spatial_rank):
+            found.append(Unit(first, None, None, None))
+            place += 1
+            continue
+        relu = _relu(activation)
+        found.append(Unit(first, norm, None if relu is None else activation, relu))
+        place += 2 if relu is None else 3
+    return found
+
+
+def _is_conv(module: Any) -> bool:
+    return isinstance(module, ConvLayer) and module.op == "conv" and module._parameters.get("bias") is None
+
+
+def _relu(module: Any) -> Relu | None:
+    """What a module does, where that is a ReLU."""
+    kind = type(module)
+    if kind is nn.ReLU:
+        return Relu(None)
+    if kind is nn.ReLU6:
+        return Relu(6.0)
+    if kind is nn.Hardtanh and module.min_val == 0 < module.max_val:
+        return Relu(float(module.max_val))
+    return None
+
+
+def _is_hooked(module: Any) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def run_units(sequential: Any, input: Any) -> Any:
+    """A Sequential's forward, for an ordinary step of a training."""
+    found = sequential.__dict__.get(UNITS)
+    if found is None:
+        found = sequential.__dict__[UNITS] = Units()
+    for unit in found.of(tuple(sequential._modules.values())):
+        if unit.norm is not None:
+            y = _together(found, unit, input)
+            if y is not None:
+                input = y
+                continue
+        input = unit.first(input)
+        if unit.norm is not None:
+            input = unit.norm(input)
+            if unit.activation is not None:
+                input = unit.activation(input)
+    return input
+
+
+def _together(units: Units, unit: Unit, input: Any) -> torch.Tensor | None:
+    """The result of a unit in one step; None where it has to be taken module by module."""
+    conv: Any
+    conv, norm, activation, relu = unit
+    if type(input) is not torch.Tensor:
+        input = input.plain() if hasattr(input, "plain") else input
+    choices = conv.__dict__.get(CHOICES)
+    if choices is None or not norm.training or choices.steps.is_looking_at(conv) or not can_measure(input):
+        return None
+    if _is_hooked(conv) or _is_hooked(norm) or (activation is not None and _is_hooked(activation)):
+        return None
+    key = key_of(conv, input)
+    way = choices.settled.get(key)
+    if not way or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
+        return None
+    weight = conv._parameters["weight"]
+    kind = (id(conv), key, asked_backend.get(), asked_kernel.get(), changes())
+    of = units.calls.get(kind, UNKNOWN)
+    if of is UNKNOWN:
+        if len(units.calls) >= MOST_CALLS * len(units.units):
+            units.calls.clear()
+        of = units.calls[kind] = _settled(key, conv, norm, relu, input, weight)
+    if of is None or not of.call.takes(weight) or not is_plain((weight,)):
+        return None
+    if relu is None and norm.__dict__.get(FUSES) and of.how.shape.terms * of.how.shape.channels >= LEAST_FUSED[of.call.layout]:
+        return None  # what follows may be a sum and a ReLU, in the same pass
+    arguments = norm.batch_arguments(of.call)
+    return None if arguments is None else conv_norm(of, way, *arguments[:3], input, weight, *arguments[3:])
+
+
+def _settled(key: Any, conv: Any, norm: Any, relu: Relu | None, input: torch.Tensor, weight: torch.Tensor) -> ConvNorm | None:
+    """The unit for such an input; None where one of its layers would not be ours."""
+    if FUSES not in norm.__dict__ or input.dim() != conv.spatial_rank + 2:
+        return None
+    call = conv.__dict__[CHOICES].call(key, conv, input, weight)
+    if call is None or call.forward.forms[0].strides != input.stride():
+        return None
+    made = call.forward.made
+    how = lying(torch.empty_strided(made.shape, made.strides, dtype=made.dtype))
+    return None if how is None or how.shape.terms < 2 else ConvNorm(call, how, relu)
+
+
+class Chained:
+    """A Sequential with a class made by `chained_class`, which pickles and copies as one of its own class."""
+
+    def __init_subclass__(cls) -> None:
+        """Not passed on: those who keep a list of their subclasses need not know of this one."""
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        function, given, *rest = reduced
+        if function is not copyreg.__newobj__:  # type: ignore[attr-defined]
+            return (function, given, *rest)  # the module has a way of its own
+        return (_new, (plain_class(type(self)), *given[1:]), *rest)
+
+    def __prepare_scriptable__(self) -> Any:
+        raise RuntimeError("torch.jit.script knows PyTorch's own layers only: call pullback.torch.restore(model) first")
+
+
+WRAPPERS.append(Chained)
+
+
+@cache
+def chained_class(kind: Any) -> type[nn.Module]:
+    """A subclass of a Sequential's class, of the same name, whose forward takes units."""
+
+    @wraps(kind.forward)
+    def forward(self: Any, input: Any) -> Any:
+        if is_compiling() or not torch.is_grad_enabled() or not isinstance(input, torch.Tensor) or not input.is_cpu:
+            return kind.forward(self, input)
+        if any_hooks() or something_compiled():
+            return kind.forward(self, input)
+        return run_units(self, input)
+
+    body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return types.new_class(kind.__name__, (Chained, kind), {}, lambda namespace: namespace.update(body))
+
+
+def has_units(module: nn.Module) -> bool:
+    """Whether a module's forward is that of nn.Sequential, and it has a convolution before a normalization."""
+    kind: Any = plain_class(type(module))
+    if not issubclass(kind, nn.Sequential) or kind.forward is not nn.Sequential.forward:
+        return False
+    return any(unit.norm is not None for unit in _units(tuple(module._modules.values())))
+
+
+def _new(kind: Any, *given: Any) -> nn.Module:
+    made: nn.Module = chained_class(kind).__new__(chained_class(kind), *given)
+    return made

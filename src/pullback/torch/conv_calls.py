@@ -1,0 +1,147 @@
+"""A convolution of tensors of one kind with all decided that shapes decide: problems, kernels, plans, how results lie.
+
+A network calls the same layer thousands of times, and of small layers most of the time would go into Python between our kernels. So
+a layer keeps one `ConvCall` for each kind of input. Where a kernel is nothing but jobs (cpu/engine/sequence.py), an op is one
+native call on addresses; else it is the kernel's function on arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pullback.cpu.conv.filter_order import in_known_order
+from pullback.cpu.conv.transpose import NATIVE, transpose_plan
+from pullback.cpu.engine.addresses import address_of
+from pullback.cpu.engine.memory import SMALLEST, new_array
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, JobSequence, Step, Steps
+from pullback.cpu.engine.sizes import LINE, round_up
+from pullback.ops.conv import conv_problem
+from pullback.problem import Problem
+from pullback.registry import MissingCode, chosen_kernel
+from pullback.rules import Array
+from pullback.torch.arrays import FIRST, activation, filter_array, filter_result, from_last, result, to_last
+
+OPS = ("conv", "conv_grad_input", "conv_grad_filter")
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
+
+
+class _Form(NamedTuple):
+    """How a tensor lies in memory without gaps."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    memory_shape: tuple[int, ...]
+    back: tuple[int, ...] | None  # the axes that turn memory_shape into the shape
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, shape: Sequence[int], layout: str, dtype: torch.dtype) -> _Form:
+        axes = tuple(range(len(shape))) if layout == FIRST else to_last(len(shape))
+        memory, strides, step = tuple(shape[axis] for axis in axes), [0] * len(shape), 1
+        for axis in reversed(axes):
+            strides[axis] = step
+            step *= shape[axis]
+        return cls(tuple(shape), tuple(strides), memory, None if layout == FIRST else from_last(len(shape)), dtype)
+
+    def lying(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor lying so; PyTorch copies with several threads."""
+        if self.back is None:
+            return tensor.contiguous()
+        return tensor.permute(to_last(len(self.shape))).contiguous().permute(self.back)
+
+    def new(self) -> tuple[torch.Tensor, int]:
+        """Memory for a result, and its address; large results are recycled."""
+        if self.strides[0] * self.shape[0] * self.dtype.itemsize < SMALLEST:
+            small = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+            return small, small.data_ptr()
+        array = new_array(self.memory_shape, _NUMPY[self.dtype])
+        return torch.from_numpy(array if self.back is None else array.transpose(self.back)), address_of(array)
+
+
+class _Op:
+    """One op, of two tensors; what does not lie as the layout has it is copied."""
+
+    def __init__(self, problem: Problem, forms: tuple[_Form | None, _Form | None], made: _Form, filter: Array) -> None:
+        """forms: of the two tensors, None for the filter, which lies as this one does."""
+        self.problem, self.layout, self.forms, self.made = problem, problem.layout, forms, made
+        self.is_filter = problem.op == "conv_grad_filter"
+        kernel = chosen_kernel(problem)
+        self.run: Callable[..., Array] = kernel.run
+        steps, (known, order) = None, in_known_order(problem, filter)
+        if kernel.steps is not None and (known is filter or self.is_filter):
+            with suppress(MissingCode):
+                steps = kernel.steps(problem, order)
+        if steps is not None and self.is_filter and self.layout != FIRST:
+            steps = _transposed(problem, steps)
+        elif steps is not None and steps.checked:
+            steps = None
+        self.steps: Steps | None = steps
+        self.jobs = None if steps is None else JobSequence(steps.steps, (A, B, OUT), steps.work_bytes)
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        first, second = self.forms
+        if first is not None and a.stride() != first.strides:
+            a = first.lying(a)
+        if second is not None and b.stride() != second.strides:
+            b = second.lying(b)
+        if self.jobs is not None:
+            made, place = self.made.new()
+            if self.jobs.run(a.data_ptr(), b.data_ptr(), place):
+                return made
+        arrays = (
+            filter_array(tensor, self.layout) if form is None else activation(tensor, self.layout)
+            for tensor, form in zip((a, b), self.forms, strict=True)
+        )
+        found = self.run(self.problem, *arrays)
+        return filter_result(found, self.layout) if self.is_filter else result(found, self.layout)
+
+
+def _transposed(problem: Problem, steps: Steps) -> Steps | None:
+    """The steps of a filter gradient in channels_last, and one that turns it into the order in which PyTorch keeps weights."""
+    if problem.dtype.name not in NATIVE:
+        return None
+    *_, out = shape = problem.filter_shape
+    start, count = round_up(steps.work_bytes, LINE), math.prod(shape)
+    turned = [
+        Step(plan, {field: (WORK, start) if where == OUT else where for field, where in at.items()}) for plan, at in steps.steps
+    ]
+    at = {"source": (WORK, start), "target": OUT, **({"faults": FLAG} if steps.checked else {})}
+    turn = Step(transpose_plan(1, count // out, out, problem.dtype), at)
+    return Steps((*turned, turn), start + count * problem.dtype.itemsize)
+
+
+class ConvCall:
+    """Convolutions of inputs like this one with weights like this one, and their gradients."""
+
+    def __init__(self, x: torch.Tensor, filter: torch.Tensor, keywords: Mapping[str, Any]) -> None:
+        """keywords: those of the op, its layout among them."""
+        layout, dtype = keywords["layout"], x.dtype
+        self.x_shape, self.filter_shape, self.filter_strides, self.dtype = x.shape, filter.shape, filter.stride(), dtype
+        self.keywords, self.layout = keywords, layout
+        weight = filter_array(filter, layout)
+        shapes = _laid_out(tuple(x.shape), layout), weight.shape
+        problems = [conv_problem(op, "input", *shapes, _NUMPY[dtype], **keywords) for op in OPS]
+        batch, *rest = problems[0].output_shape
+        size, channels = (rest[:-1], rest[-1]) if layout != FIRST else (rest[1:], rest[0])
+        x_form = _Form.of(x.shape, layout, dtype)
+        y_form = _Form.of((batch, channels, *size), layout, dtype)
+        self.forward = _Op(problems[0], (x_form, None), y_form, weight)
+        self.input_gradient = _Op(problems[1], (y_form, None), x_form, weight)
+        self.filter_gradient = _Op(problems[2], (y_form, x_form), _Form.of(filter.shape, layout, dtype), weight)
+
+    def takes(self, filter: torch.Tensor) -> bool:
+        """Whether a weight is like the first one."""
+        alike: bool = (
+            filter.dtype is self.dtype and filter.shape == self.filter_shape and filter.stride() == self.filter_strides
+        )
+        return alike
+
+
+def _laid_out(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    return shape if layout == FIRST else tuple(shape[axis] for axis in to_last(len(shape)))
