@@ -73,7 +73,9 @@ def _sweeps(op: str) -> tuple[Row, ...]:
     return (
         CROP,
         *_groups(gradient=False),
-        Row("winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR, steps=winograd.convolve_steps),
+        Row(
+            "winograd", winograd.can, winograd.pays, getattr(winograd, op), TILES, winograd.ERROR, steps=winograd.convolve_steps
+        ),
         _sweep("pairs", pairs.can, pairs.pays, pairs.sweep_plan, WEIGHTS),
         _sweep("pointwise", pointwise.can, pointwise.pays, pointwise.pointwise_plan),
         _sweep("cells", ordinary, conv.few_channels, cells.cells_plan, WEIGHTS),
@@ -147,7 +149,12 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         *_groups(gradient=True),
         Row(
-            "winograd", winograd.can, winograd.pays, winograd.conv_grad_filter, TILES, winograd.ERROR,
+            "winograd",
+            winograd.can,
+            winograd.pays,
+            winograd.conv_grad_filter,
+            TILES,
+            winograd.ERROR,
             steps=winograd.filter_steps,
         ),
         Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),

@@ -19,12 +19,13 @@ from pullback.registry.in_force import asked_backend, asked_kernel
 from pullback.registry.lists import changes
 from pullback.torch import kernels
 from pullback.torch.autograd import is_plain
-from pullback.torch.choices import AUTOCAST, CHOICES, UNKNOWN, WATCHED, can_measure, is_paused, key_of
+from pullback.torch.choices import AUTOCAST, CHOICES, UNKNOWN, WATCHED, Choices, Key, can_measure, is_paused, key_of
 from pullback.torch.conv_norm import ConvNorm, conv_norm
 from pullback.torch.layers import ConvLayer
+from pullback.torch.measuring import WHOLE, Trial, Verdict
 from pullback.torch.norm import Relu, lying
 from pullback.torch.norm_layers import LEAST_FUSED, BatchNormLayer, any_hooks, something_compiled
-from pullback.torch.pending import FUSES
+from pullback.torch.pending import FUSES, Pending
 from pullback.torch.taking import WRAPPERS, is_taking, plain_class
 
 UNITS = "pullback_units"  # attribute of a Sequential
@@ -93,9 +94,7 @@ def _relu(module: Any) -> Relu | None:
 
 
 def _is_hooked(module: Any) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def run_units(sequential: Any, input: Any) -> Any:
@@ -118,19 +117,20 @@ def run_units(sequential: Any, input: Any) -> Any:
 
 
 def _together(units: Units, unit: Unit, input: Any) -> torch.Tensor | None:
-    """The result of a unit in one step; None where it has to be taken module by module."""
+    """The result of a unit in one step, or of a turn of its trial; None where it has to be taken module by module."""
     conv: Any
+    norm: Any
     conv, norm, activation, relu = unit
-    if type(input) is not torch.Tensor:
-        input = input.plain() if hasattr(input, "plain") else input
+    if type(input) is Pending:
+        input = input.plain()
     choices = conv.__dict__.get(CHOICES)
     if choices is None or not norm.training or choices.steps.is_looking_at(conv) or not can_measure(input):
         return None
     if _is_hooked(conv) or _is_hooked(norm) or (activation is not None and _is_hooked(activation)):
         return None
     key = key_of(conv, input)
-    way = choices.settled.get(key)
-    if not way or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
+    wins = choices.units.get(key)
+    if wins is False or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
         return None
     weight = conv._parameters["weight"]
     kind = (id(conv), key, asked_backend.get(), asked_kernel.get(), changes())
@@ -143,8 +143,58 @@ def _together(units: Units, unit: Unit, input: Any) -> torch.Tensor | None:
         return None
     if relu is None and norm.__dict__.get(FUSES) and of.how.shape.terms * of.how.shape.channels >= LEAST_FUSED[of.call.layout]:
         return None  # what follows may be a sum and a ReLU, in the same pass
+    if wins:
+        way = choices.settled.get(key)
+        return _run(of, way, norm, input, weight) if way else None
+    return _in_turn(choices, key, of, unit, input, weight)
+
+
+def _run(of: ConvNorm, way: Any, norm: Any, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
     arguments = norm.batch_arguments(of.call)
     return None if arguments is None else conv_norm(of, way, *arguments[:3], input, weight, *arguments[3:])
+
+
+def _in_turn(
+    choices: Choices, key: Key, of: ConvNorm, unit: Unit, input: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor | None:
+    """A turn of the trial of a unit: all of PyTorch's layers, or ours in one step. It begins when the convolution's ops are known."""
+    conv: Any
+    norm: Any
+    conv, norm, activation, _ = unit
+    kind, scale = choices.kind_of(input, key)
+    trial = choices.unit_trials.get(kind)
+    if trial is None:
+        ops = _ops_of_unit(choices, kind, conv, input)
+        if ops is None or len(choices.unit_trials) >= MOST_CALLS:
+            return None
+        trial = choices.unit_trials[kind] = Trial(WHOLE, False, True, Verdict(ops, {}))
+    assert trial.chosen is not None
+    if trial.is_over():
+        choices.settle_unit(key, kind, trial.verdict(), norm.__dict__.get(CHOICES))
+        return _run(of, trial.chosen.ours, norm, input, weight) if choices.units[key] else None
+    choices.steps.unsettled()
+    turn = trial.turn(scale)
+    if turn.ours:
+        y: torch.Tensor | None = turn.take(_run, of, trial.chosen.ours, norm, input, weight)
+        return y
+
+    def plain(input: torch.Tensor) -> Any:
+        y = norm.plain(conv.plain(input))
+        return y if activation is None else activation(y)
+
+    y = turn.take(plain, input)
+    return y
+
+
+def _ops_of_unit(choices: Choices, kind: Key, conv: Any, input: torch.Tensor) -> frozenset[str] | None:
+    """The ops of the convolution that are ours in a unit; None as long as they are not known."""
+    ops, separate = conv.ops_of(input)
+    if input.shape in choices.tiny:
+        return frozenset(ops)
+    first = choices.trials.get(kind)
+    if not separate or first is None or not first.separate or not first.is_over():
+        return None
+    return first.nearly_ours()
 
 
 def _settled(key: Any, conv: Any, norm: Any, relu: Relu | None, input: torch.Tensor, weight: torch.Tensor) -> ConvNorm | None:

@@ -33,6 +33,7 @@ CHOICES = "pullback_choices"  # attribute of a layer that measures
 MOST_EXACT, MOST_KINDS = 16, 48  # kinds of input with a trial of their own: by exact shape, and in all
 MOST_SETTLED = 256  # kinds for which an answer is kept
 UNKNOWN = object()
+JOINED = "with its normalization"
 MEASURED = "PyTorch's kernels are faster"
 
 Key = tuple[Any, ...]
@@ -93,6 +94,9 @@ class Choices:
         self.trials: dict[Key, Trial] = {}
         self.verdicts: dict[Key, Verdict] = {}
         self.calls: dict[Any, ConvCall | None] = {}
+        self.units: dict[Key, bool] = {}  # kinds in which it is one step with the layers after it (chains.py), or is not
+        self.unit_trials: dict[Key, Trial] = {}
+        self.joined = False  # whether it is taken in one step with the layer before it
 
     def __reduce__(self) -> Any:
         return Choices, (self.at_once, self.steps)
@@ -100,6 +104,7 @@ class Choices:
     def __deepcopy__(self, memo: Any) -> Choices:
         copied = Choices(self.at_once, copy.deepcopy(self.steps, memo))
         copied.tiny, copied.settled, copied.verdicts = set(self.tiny), dict(self.settled), dict(self.verdicts)
+        copied.units, copied.joined = dict(self.units), self.joined
         return copied
 
     def settle(self, key: Key, ops: Ops) -> Ops:
@@ -153,6 +158,22 @@ class Choices:
         self.steps.unsettled()
         return trial.turn(scale)
 
+    def settle_unit(self, key: Key, kind: Key, verdict: Verdict, norm: Choices | None) -> None:
+        """A unit that this layer begins has been tried: it is taken in one step, or each layer goes its own way."""
+        self.unit_trials.pop(kind, None)
+        wins = bool(verdict.ours)
+        if len(self.units) < MOST_SETTLED:
+            self.units[key] = wins
+        if not wins:
+            return
+        first = self.trials.pop(kind, None)
+        seconds = {} if first is None else first.verdict().seconds
+        self.verdicts[key] = Verdict(verdict.ours, {**seconds, JOINED: verdict.seconds["in all"]})
+        self.settle(key, verdict.ours)
+        if norm is not None:
+            norm.joined = True
+            norm.trials.clear()
+
     def give_up(self, layer: Any, key: Key, seconds: dict[str, tuple[float, float]]) -> None:
         """Leave a kind of input to PyTorch, whose whole step, of these seconds, is the faster."""
         found = self.verdicts.get(key)
@@ -166,10 +187,12 @@ class Choices:
         tiny = layer.tiny(input)
         kind, _ = self.kind_of(input, key)
         verdict = self.verdicts.get(kind)
-        if tiny is not None or (key[WATCHED] and not layer.ops_of(input)[1]):
-            return layer.loses(input), NONE, ""
+        if self.joined:
+            return None, NONE, "in training one step with the convolution before it"
         if verdict is not None:
             return (None if verdict.ours else MEASURED), verdict.ours, str(verdict)
+        if tiny is not None or (key[WATCHED] and not layer.ops_of(input)[1]):
+            return layer.loses(input), NONE, ""
         trial = self.trials.get(kind)
         calls = "" if trial is None else f", {trial.calls} calls so far"
         return layer.loses(input), NONE, f"by the rules; the first steps measure it{calls}"
@@ -202,7 +225,7 @@ def pending(model: nn.Module) -> int:
     """How many trials of a model's layers are not over, and comparisons of whole steps."""
     kept: list[Choices] = [found for module in model.modules() if (found := module.__dict__.get(CHOICES)) is not None]
     undecided = [steps for steps in {choices.steps for choices in kept} if steps.undecided()]
-    return len(undecided) + sum(len(choices.trials) for choices in kept)
+    return len(undecided) + sum(len(choices.trials) + len(choices.unit_trials) for choices in kept)
 
 
 def steps_of(modules: Iterable[nn.Module]) -> tuple[tuple[float, float], ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.engine.sequence import OUT, WORK, A, B, JobSequence, Step, Steps
+from pullback.cpu.engine.sequence import OUT, A, B, JobSequence, Step, Steps
 from pullback.cpu.engine.words import float_word
 from pullback.cpu.norm.layout import Shape, top_word
 from pullback.torch import kernels

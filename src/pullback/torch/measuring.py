@@ -25,6 +25,7 @@ MARGIN = 0.98  # ours must take at most this share of PyTorch's time: within the
 # As a whole our way must win by more, for what it costs elsewhere in a step, where no op's time shows it: Python that runs on cold
 # caches, other memory in use. Whether all of it pays is then seen in whole steps (whole_steps.py).
 WHOLE_MARGIN, ELSEWHERE = 0.97, 1e-5  # seconds for each pass
+NEARLY = 1.3  # of PyTorch's time, up to which an op stays ours beside others of the same native call
 NATIVE_SECONDS = 5e-6  # what a call of PyTorch's layer costs beside its ops
 
 clock = time.perf_counter
@@ -77,6 +78,13 @@ class Trial:
     def second(self) -> Trial:
         """The trial as a whole of what this one has found."""
         return Trial(WHOLE if len(self.ops) > 1 else WHOLE[:1], False, self.expected, self.verdict())
+
+    def nearly_ours(self) -> frozenset[str]:
+        """The ops that are ours in one step with the layers that follow: there what a call costs is shared."""
+        times = {op: (self.least(op, False), self.least(op, True)) for op in self.ops}
+        return frozenset(
+            op for op, (theirs, ours) in times.items() if theirs is None or ours is None or ours <= NEARLY * theirs
+        )  # fmt: skip
 
     def is_over(self) -> bool:
         return self.calls >= MOST_CALLS or all(map(self._is_clear, self.ops))

@@ -14,9 +14,9 @@ from pullback.torch import gpu_norm
 from pullback.torch.arrays import FIRST, LAST, layout_of
 from pullback.torch.autograd import is_plain
 from pullback.torch.choice import SMALL, surely, unsuitable
+from pullback.torch.conv_calls import ConvCall
 from pullback.torch.gpu_norm import BatchStatistics, RowStatistics
 from pullback.torch.layers import GPU_SMALL, Accelerated
-from pullback.torch.conv_calls import ConvCall
 from pullback.torch.norm import Statistics, batch_norm, fits, fits_channels, lying, statistics
 from pullback.torch.pending import FUSES, Pending, deferred
 from pullback.torch.replayed import is_replayed

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from pullback.cpu.conv.common import moved_bytes, pitches
-from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.filter_gradient import axis_entries, tap_table
+from pullback.cpu.conv.filter_order import FilterOrder
 from pullback.cpu.conv.sweep import sweep_of
 from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.cells_tables import can_permute_groups, permute_orders, sides_of
