@@ -345,13 +345,13 @@ def test_time_is_looked_at_around_the_kernels(monkeypatch: pytest.MonkeyPatch) -
     """By a clock that goes on in our kernels alone: 1 for the first of them in a call, 2 for the second."""
     from pullback.torch import kernels
 
-    now, compute = [0.0], kernels.compute
+    now, named = [0.0], kernels.named
 
     def slow(op: str, *given: Any) -> Any:
         now[0] += 1.0 if op == "conv" else 2.0
-        return compute(op, *given)
+        return named(op, *given)
 
-    monkeypatch.setattr(kernels, "compute", slow)
+    monkeypatch.setattr(kernels, "named", slow)
     monkeypatch.setattr(measuring, "clock", lambda: now[0])
     net, x = pt.accelerate(conv()), image()
     for _ in range(4):

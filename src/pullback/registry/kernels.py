@@ -10,6 +10,7 @@ from pullback.problem import AnyProblem
 
 Accepts = Callable[[Any], str | None]
 Run = Callable[..., Any]
+Steps = Callable[[Any, Any], Any]
 
 
 class KernelError(RuntimeError):
@@ -39,7 +40,7 @@ class Kernel:
     error: float = 0.0
     note: str = ""
     aliases: tuple[str, ...] = ()
-    steps: Callable[[Any, str], Any] | None = None
+    steps: Steps | None = None
 
     @property
     def label(self) -> str:

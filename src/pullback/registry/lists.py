@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
 from pullback.forking import REGISTRY, lock_free_in_children
-from pullback.registry.kernels import Accepts, Kernel, Run
+from pullback.registry.kernels import Accepts, Kernel, Run, Steps
 from pullback.registry.promises import checked_reason, checked_run
 
 REFERENCE = "reference"
@@ -73,7 +73,7 @@ def add_kernel(
     pays: Accepts | None = None,
     note: str = "",
     aliases: tuple[str, ...] = (),
-    steps: Callable[[Any, str], Any] | None = None,
+    steps: Steps | None = None,
 ) -> Kernel:
     """`register_kernel` for the backends of this package, while they are loaded: no check stands around their functions."""
     global _changes

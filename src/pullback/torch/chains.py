@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import types
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -78,7 +78,8 @@ def _units(modules: tuple[Any, ...]) -> list[Unit]:
 
 
 def _is_conv(module: Any) -> bool:
-    return isinstance(module, ConvLayer) and module.op == "conv" and module._parameters.get("bias") is None
+    layer: Any = module
+    return isinstance(module, ConvLayer) and module.op == "conv" and layer.bias is None
 
 
 def _relu(module: Any) -> Relu | None:
@@ -102,51 +103,47 @@ def run_units(sequential: Any, input: Any) -> Any:
     found = sequential.__dict__.get(UNITS)
     if found is None:
         found = sequential.__dict__[UNITS] = Units()
+    x = input
     for unit in found.of(tuple(sequential._modules.values())):
-        if unit.norm is not None:
-            y = _together(found, unit, input)
-            if y is not None:
-                input = y
-                continue
-        input = unit.first(input)
-        if unit.norm is not None:
-            input = unit.norm(input)
-            if unit.activation is not None:
-                input = unit.activation(input)
-    return input
+        y = None if unit.norm is None else _together(found, unit, x)
+        if y is None:
+            y = unit.first(x)
+            for module in (unit.norm, unit.activation):
+                y = y if module is None else module(y)
+        x = y
+    return x
 
 
-def _together(units: Units, unit: Unit, input: Any) -> torch.Tensor | None:
+def _together(units: Units, unit: Unit, given: Any) -> torch.Tensor | None:
     """The result of a unit in one step, or of a turn of its trial; None where it has to be taken module by module."""
     conv: Any
     norm: Any
     conv, norm, activation, relu = unit
-    if type(input) is Pending:
-        input = input.plain()
+    x = given.plain() if type(given) is Pending else given
     choices = conv.__dict__.get(CHOICES)
-    if choices is None or not norm.training or choices.steps.is_looking_at(conv) or not can_measure(input):
+    if choices is None or not norm.training or choices.steps.is_looking_at(conv) or not can_measure(x):
         return None
     if _is_hooked(conv) or _is_hooked(norm) or (activation is not None and _is_hooked(activation)):
         return None
-    key = key_of(conv, input)
+    key = key_of(conv, x)
     wins = choices.units.get(key)
     if wins is False or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
         return None
     weight = conv._parameters["weight"]
     kind = (id(conv), key, asked_backend.get(), asked_kernel.get(), changes())
-    of = units.calls.get(kind, UNKNOWN)
+    of: Any = units.calls.get(kind, UNKNOWN)
     if of is UNKNOWN:
         if len(units.calls) >= MOST_CALLS * len(units.units):
             units.calls.clear()
-        of = units.calls[kind] = _settled(key, conv, norm, relu, input, weight)
+        of = units.calls[kind] = _settled(key, conv, norm, relu, x, weight)
     if of is None or not of.call.takes(weight) or not is_plain((weight,)):
         return None
     if relu is None and norm.__dict__.get(FUSES) and of.how.shape.terms * of.how.shape.channels >= LEAST_FUSED[of.call.layout]:
         return None  # what follows may be a sum and a ReLU, in the same pass
     if wins:
         way = choices.settled.get(key)
-        return _run(of, way, norm, input, weight) if way else None
-    return _in_turn(choices, key, of, unit, input, weight)
+        return _run(of, way, norm, x, weight) if way else None
+    return _in_turn(choices, key, of, unit, x, weight)
 
 
 def _run(of: ConvNorm, way: Any, norm: Any, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
@@ -157,11 +154,14 @@ def _run(of: ConvNorm, way: Any, norm: Any, input: torch.Tensor, weight: torch.T
 def _in_turn(
     choices: Choices, key: Key, of: ConvNorm, unit: Unit, input: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor | None:
-    """A turn of the trial of a unit: all of PyTorch's layers, or ours in one step. It begins when the convolution's ops are known."""
+    """A turn of the trial of a unit: PyTorch's layers, or ours in one step. It begins when the convolution's ops are known."""
     conv: Any
     norm: Any
     conv, norm, activation, _ = unit
     kind, scale = choices.kind_of(input, key)
+    if kind in choices.units:  # of another shape that is taken together with this one
+        choices.settle_unit(key, kind)
+        return None
     trial = choices.unit_trials.get(kind)
     if trial is None:
         ops = _ops_of_unit(choices, kind, conv, input)
@@ -170,19 +170,18 @@ def _in_turn(
         trial = choices.unit_trials[kind] = Trial(WHOLE, False, True, Verdict(ops, {}))
     assert trial.chosen is not None
     if trial.is_over():
-        choices.settle_unit(key, kind, trial.verdict(), norm.__dict__.get(CHOICES))
-        return _run(of, trial.chosen.ours, norm, input, weight) if choices.units[key] else None
+        choices.end_unit_trial(kind, trial.verdict(), norm.__dict__.get(CHOICES))
+        choices.settle_unit(key, kind)
+        return _run(of, trial.chosen.ours, norm, input, weight) if choices.units[kind] else None
     choices.steps.unsettled()
     turn = trial.turn(scale)
-    if turn.ours:
-        y: torch.Tensor | None = turn.take(_run, of, trial.chosen.ours, norm, input, weight)
-        return y
 
-    def plain(input: torch.Tensor) -> Any:
+    def plain() -> Any:
         y = norm.plain(conv.plain(input))
         return y if activation is None else activation(y)
 
-    y = turn.take(plain, input)
+    ours = partial(_run, of, trial.chosen.ours, norm, input, weight)
+    y: torch.Tensor | None = turn.take(ours if turn.ours else plain)
     return y
 
 

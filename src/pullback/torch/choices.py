@@ -33,7 +33,8 @@ CHOICES = "pullback_choices"  # attribute of a layer that measures
 MOST_EXACT, MOST_KINDS = 16, 48  # kinds of input with a trial of their own: by exact shape, and in all
 MOST_SETTLED = 256  # kinds for which an answer is kept
 UNKNOWN = object()
-JOINED = "with its normalization"
+IN_ONE_STEP = "in training one step with the convolution before it"
+JOINED, WHOLE_UNIT = "with its normalization", "in all"
 MEASURED = "PyTorch's kernels are faster"
 
 Key = tuple[Any, ...]
@@ -115,13 +116,14 @@ class Choices:
     def call(self, key: Key, layer: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
         """The convolution of this kind of input, with all decided that can be; None where each call has to be looked at."""
         kind = (key, asked_backend.get(), asked_kernel.get(), changes())
-        call = self.calls.get(kind, UNKNOWN)
+        call: Any = self.calls.get(kind, UNKNOWN)
         if call is UNKNOWN:
             if len(self.calls) >= MOST_EXACT:
                 self.calls.clear()
             call = None if key[AUTOCAST] else layer.settled_call(input, weight, *more)
             self.calls[kind] = call
-        return call if call is not None and call.takes(weight) else None
+        found: ConvCall | None = call if call is not None and call.takes(weight) else None
+        return found
 
     def next(self, layer: Any, input: torch.Tensor, key: Key) -> Ops | Turn:
         """Where a call goes whose kind is not settled: the ops that are ours, or a turn of a trial."""
@@ -158,21 +160,27 @@ class Choices:
         self.steps.unsettled()
         return trial.turn(scale)
 
-    def settle_unit(self, key: Key, kind: Key, verdict: Verdict, norm: Choices | None) -> None:
+    def end_unit_trial(self, kind: Key, verdict: Verdict, norm: Choices | None) -> None:
         """A unit that this layer begins has been tried: it is taken in one step, or each layer goes its own way."""
         self.unit_trials.pop(kind, None)
-        wins = bool(verdict.ours)
-        if len(self.units) < MOST_SETTLED:
-            self.units[key] = wins
-        if not wins:
+        self.units[kind] = bool(verdict.ours)
+        if not verdict.ours:
             return
         first = self.trials.pop(kind, None)
-        seconds = {} if first is None else first.verdict().seconds
-        self.verdicts[key] = Verdict(verdict.ours, {**seconds, JOINED: verdict.seconds["in all"]})
-        self.settle(key, verdict.ours)
+        seconds = {} if first is None else dict(first.verdict().seconds)
+        if WHOLE_UNIT in verdict.seconds:
+            seconds[JOINED] = verdict.seconds[WHOLE_UNIT]
+        self.verdicts[kind] = Verdict(verdict.ours, seconds)
         if norm is not None:
             norm.joined = True
             norm.trials.clear()
+
+    def settle_unit(self, key: Key, kind: Key) -> None:
+        """Remember what was found of a kind for one of its inputs."""
+        if len(self.units) < MOST_SETTLED:
+            self.units[key] = self.units[kind]
+        if self.units[kind]:
+            self.settle(key, self.verdicts[kind].ours)
 
     def give_up(self, layer: Any, key: Key, seconds: dict[str, tuple[float, float]]) -> None:
         """Leave a kind of input to PyTorch, whose whole step, of these seconds, is the faster."""
@@ -188,7 +196,7 @@ class Choices:
         kind, _ = self.kind_of(input, key)
         verdict = self.verdicts.get(kind)
         if self.joined:
-            return None, NONE, "in training one step with the convolution before it"
+            return None, NONE, IN_ONE_STEP
         if verdict is not None:
             return (None if verdict.ours else MEASURED), verdict.ours, str(verdict)
         if tiny is not None or (key[WATCHED] and not layer.ops_of(input)[1]):

@@ -19,7 +19,7 @@ from pullback.cpu.conv.filter_order import in_known_order
 from pullback.cpu.conv.transpose import NATIVE, transpose_plan
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import SMALLEST, new_array
-from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, JobSequence, Step, Steps
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, JobSequence, Step, Steps, Where
 from pullback.cpu.engine.sizes import LINE, round_up
 from pullback.ops.conv import conv_problem
 from pullback.problem import Problem
@@ -111,7 +111,9 @@ def _transposed(problem: Problem, steps: Steps) -> Steps | None:
     turned = [
         Step(plan, {field: (WORK, start) if where == OUT else where for field, where in at.items()}) for plan, at in steps.steps
     ]
-    at = {"source": (WORK, start), "target": OUT, **({"faults": FLAG} if steps.checked else {})}
+    at: dict[str, Where] = {"source": (WORK, start), "target": OUT}
+    if steps.checked:
+        at["faults"] = FLAG
     turn = Step(transpose_plan(1, count // out, out, problem.dtype), at)
     return Steps((*turned, turn), start + count * problem.dtype.itemsize)
 

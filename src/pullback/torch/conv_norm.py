@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.engine.sequence import OUT, A, B, JobSequence, Step, Steps
+from pullback.cpu.engine.sequence import OUT, A, B, JobSequence, Step, Steps, Where
 from pullback.cpu.engine.words import float_word
 from pullback.cpu.norm.layout import Shape, top_word
 from pullback.torch import kernels
@@ -24,6 +24,7 @@ from pullback.torch.norm import (
     Relu,
     Statistics,
     gradient_steps,
+    masked_by,
     normalize_steps,
     normalized,
     scale_of,
@@ -40,7 +41,7 @@ BACKWARD_NAMES = ("dy", "made", "numbers", "scale", "top", "bias", "sums", "dmad
 def _renamed(steps: Steps, names: Mapping[str, str]) -> tuple[Step, ...]:
     """The steps of an op with other names for its arrays."""
 
-    def name(where: str | tuple[str, int]) -> str | tuple[str, int]:
+    def name(where: Where) -> Where:
         return names.get(where, where) if isinstance(where, str) else (names.get(where[0], where[0]), where[1])
 
     return tuple(Step(plan, {field: name(where) for field, where in at.items()}) for plan, at in steps.steps)
@@ -99,10 +100,9 @@ class ConvNorm:
         made, made_at = made_form.new()
         y, y_at = made_form.new()
         rest = numbers.data_ptr(), *addresses, y_at, int(relu is not None), top_word(relu and relu.top)
-        ours = FORWARD in way
-        if ours and self.forward_jobs is not None:
-            if self.forward_jobs.run(x.data_ptr(), filter.data_ptr(), made_at, *rest):
-                return made, y
+        ours, jobs = FORWARD in way, self.forward_jobs
+        if ours and jobs is not None and jobs.run(x.data_ptr(), filter.data_ptr(), made_at, *rest):
+            return made, y
         if ours:
             made = kernels.named("conv", self.call.forward, x, filter)
         else:
@@ -152,15 +152,15 @@ def conv_norm(of: ConvNorm, way: Way, *arguments: Any) -> torch.Tensor:
     """relu(normalized convolution) in training, with derivatives. arguments: as _ConvNorm.forward has them."""
     if torch.autograd._profiler_enabled():
         with torch.profiler.record_function(f"{kernels.NAMESPACE}::conv_norm"):
-            y: torch.Tensor = _apply(of, way, *arguments)
-            return y
-    y = _apply(of, way, *arguments)
+            seen: torch.Tensor = _apply(of, way, *arguments)
+            return seen
+    y: torch.Tensor = _apply(of, way, *arguments)
     return y
 
 
 def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """(dx, dfilter, dscale, dbias); None for those that nobody wants."""
-    x, filter, scale, made = ctx.saved_tensors
+    x, weight, scale, made = ctx.saved_tensors
     of, way, numbers = ctx.of, ctx.way, ctx.numbers
     *_, wants_x, wants_filter, wants_scale, wants_bias = ctx.needs_input_grad
     call, channels, made_form = of.call, of.how.shape.channels, of.call.forward.made
@@ -178,16 +178,16 @@ def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     top, shift = (0, 0) if relu is None else (top_word(relu.top), ctx.shift.data_ptr())
     fine = of.backward_jobs(dx_ours, df_ours).run(
         dy.data_ptr(), made.data_ptr(), numbers.data_ptr(), scale_of(scale, channels, x.dtype).data_ptr(), top, shift,
-        sums.data_ptr(), dmade_at, float_word(of.how.shape.terms), x.data_ptr(), filter.data_ptr(), dx_at, df_at,
+        sums.data_ptr(), dmade_at, float_word(of.how.shape.terms), x.data_ptr(), weight.data_ptr(), dx_at, df_at,
     )  # fmt: skip
     if dx_ours and not (fine and call.input_gradient.steps is not None):
-        dx = kernels.named("conv_grad_input", call.input_gradient, dmade, filter)
+        dx = kernels.named("conv_grad_input", call.input_gradient, dmade, weight)
     if df_ours and not (fine and call.filter_gradient.steps is not None):
         df = kernels.named("conv_grad_filter", call.filter_gradient, dmade, x)
     left = (wants_x and not dx_ours, wants_filter and not df_ours, False)
     if any(left):
         theirs = torch.ops.aten.convolution_backward(
-            dmade, x, filter, None, *torch_arguments(call.keywords), list(left)
+            dmade, x, weight, None, *torch_arguments(call.keywords), list(left)
         )  # fmt: skip
         dx, df = (theirs[i] if left[i] else mine for i, mine in enumerate((dx, df)))
     return dx, df, sums[1] if wants_scale else None, sums[0] if wants_bias else None
@@ -195,21 +195,21 @@ def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
 
 def _again(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The same by PyTorch's ops, which have derivatives and work on batches of gradients."""
-    x, filter, scale, made = ctx.saved_tensors
+    x, weight, scale, made = ctx.saved_tensors
     of, arguments = ctx.of, torch_arguments(ctx.of.call.keywords)
     *_, wants_x, wants_filter, wants_scale, wants_bias = ctx.needs_input_grad
     relu = of.relu
     mean, _, inv_std = ctx.numbers.unbind()
     if relu is not None:
         y = normalized(made.detach(), Statistics(ctx.numbers, ctx.eps, True), scale, ctx.shift, None).detach()
-        g = torch.where(y > 0 if relu.top is None else (y > 0) & (y < relu.top), g, 0.0)
+        g = masked_by(y, relu, g)
     if torch.is_grad_enabled():  # derivatives go on to what the convolution was made of
-        made = torch.convolution(x, filter, None, *arguments)
+        made = torch.convolution(x, weight, None, *arguments)
     norm = [wants_x or wants_filter, wants_scale, wants_bias]
     found = torch.ops.aten.native_batch_norm_backward(g, made, scale, None, None, mean, inv_std, True, ctx.eps, norm)
     dmade, dscale, dbias = (part if wants else None for part, wants in zip(found, norm, strict=True))
     dx = df = None
     if dmade is not None:
         masks = [wants_x, wants_filter, False]
-        dx, df, _ = torch.ops.aten.convolution_backward(dmade, x, filter, None, *arguments, masks)
+        dx, df, _ = torch.ops.aten.convolution_backward(dmade, x, weight, None, *arguments, masks)
     return dx if wants_x else None, df if wants_filter else None, dscale, dbias

@@ -121,10 +121,10 @@ class _Mixed(Differentiable):
         y = call(_forward, ours, settled, op, keywords, *tensors)
         ctx.set_materialize_grads(False)
         ctx.way, ctx.call, ctx.op, ctx.keywords = way, settled, op, keywords
-        x, filter, _ = tensors
-        ctx.shapes, ctx.needs = (x.shape, filter.shape), ctx.needs_input_grad[4:]
+        x, weight, _ = tensors
+        ctx.shapes, ctx.needs = (x.shape, weight.shape), ctx.needs_input_grad[4:]
         needs_input, needs_filter, _ = ctx.needs
-        ctx.save_for_backward(x if needs_filter else None, filter if needs_input else None)
+        ctx.save_for_backward(x if needs_filter else None, weight if needs_input else None)
         return y
 
     @staticmethod

@@ -16,7 +16,7 @@ import torch
 from pullback.cpu.engine.dense import Order, order_in
 from pullback.cpu.engine.memory import SMALLEST, new_array
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.engine.sequence import WORK, JobSequence, Step, Steps
+from pullback.cpu.engine.sequence import WORK, JobSequence, Step, Steps, Where
 from pullback.cpu.engine.words import float_word
 from pullback.cpu.norm.gradient import apply_plan, gradient_plans
 from pullback.cpu.norm.layout import Shape, shape_of, top_word
@@ -154,7 +154,7 @@ def statistics(
     return Statistics(numbers, eps, True)
 
 
-def _rows(shape: Shape) -> dict[str, tuple[str, int]]:
+def _rows(shape: Shape) -> dict[str, Where]:
     """Where means and inverse deviations lie among the numbers of `Statistics`."""
     return {"mean": ("numbers", 0), "inv_std": ("numbers", 2 * shape.channels * shape.dtype.itemsize)}
 
@@ -180,9 +180,9 @@ def gradient_steps(shape: Shape, x: str = "x", dx: str | None = "dx", *, adds: b
     """
     plans, row = gradient_plans(shape), shape.channels * shape.dtype.itemsize
     masks = ("y", "bias", "masked") if adds else ("bias",)
-    of_sums = {"sum_dy": ("sums", 0), "sum_dy_xhat": ("sums", row)}
-    seen = {"x": x, "scale": "scale", "top": "top", **_rows(shape)}
-    at: dict[str, str | tuple[str, int]] = {"dy": "dy", **seen, **{name: name for name in masks}, "partials": WORK}
+    of_sums: dict[str, Where] = {"sum_dy": ("sums", 0), "sum_dy_xhat": ("sums", row)}
+    seen: dict[str, Where] = {"x": x, "scale": "scale", "top": "top", **_rows(shape)}
+    at: dict[str, Where] = {"dy": "dy", **seen, **{name: name for name in masks}, "partials": WORK}
     steps = [
         Step(plans.partial, at),
         Step(plans.merge, {"partials": WORK, "inv_std": _rows(shape)["inv_std"], **of_sums}),
@@ -243,6 +243,12 @@ def normalized(
     how = lying(x)
     assert how is not None
     return _normalize(x, how, by, _scale(weight, x), _shift(bias, x), None, None if add is None else lying_as(add, x))
+
+
+def masked_by(y: torch.Tensor, relu: Relu, g: torch.Tensor) -> torch.Tensor:
+    """The gradient of a ReLU with this result or input; as in PyTorch, it passes a NaN."""
+    ends = y <= 0
+    return torch.where(ends if relu.top is None else ends | (y >= relu.top), 0.0, g)
 
 
 class BatchNorm(torch.autograd.Function):
@@ -335,8 +341,7 @@ def _theirs(
     if relu is not None:
         if y is None:
             y = _normalize(x, ctx.how, by, _scale(weight, x), ctx.shift)
-        passes = y.detach() > 0
-        g = torch.where(passes if relu.top is None else passes & (y.detach() < relu.top), g, 0.0)
+        g = masked_by(y.detach(), relu, g)
     mean, variance, inv_std = by.numbers.unbind()
     wanted = [wants_x, wants_weight, wants_bias]
     running = (None, None) if by.training else (mean, variance)

@@ -244,8 +244,8 @@ class BatchNormLayer(NormLayer):
         return batch_norm(input, self._statistics(input), weight, bias)
 
     def batch_arguments(self: Any, call: ConvCall) -> tuple[Any, ...] | None:
-        """(running statistics, momentum, eps, scale, bias) for a convolution's result, which is counted; None if they do not fit."""
-        weight, bias, mean, variance = tensors = self._tensors()
+        """(running statistics, momentum, eps, scale, bias) for a convolution's result, now counted; None if they do not fit."""
+        weight, bias, *_ = tensors = self._tensors()
         if not fits_channels(tensors, (call.filter_shape[0],), call.dtype):
             return None
         running, momentum = self._moved()

@@ -22,6 +22,9 @@ from pullback.cpu.engine.team import Team
 A, B, OUT, WORK, FLAG = "a", "b", "out", "work", "flag"  # of an op: its two arrays in order, its result
 
 
+Where = str | tuple[str, int]
+
+
 class Step(NamedTuple):
     """A plan, and for each address of its record the name of what lies there, with a distance in bytes or without one.
 
@@ -29,7 +32,7 @@ class Step(NamedTuple):
     """
 
     plan: Plan
-    at: Mapping[str, str | tuple[str, int]]
+    at: Mapping[str, Where]
 
 
 class Steps(NamedTuple):
@@ -69,7 +72,7 @@ class JobSequence:
         return not flag[0]
 
 
-def _places(at: Mapping[str, str | tuple[str, int]]) -> dict[str, tuple[str, int]]:
+def _places(at: Mapping[str, Where]) -> dict[str, tuple[str, int]]:
     return {field: (where, 0) if isinstance(where, str) else where for field, where in at.items()}
 
 

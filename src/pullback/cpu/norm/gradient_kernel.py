@@ -16,7 +16,7 @@ from pullback.cpu.norm.records import (
     MergeGradient,
 )
 from pullback.cpu.simd.doubles import make_doubles
-from pullback.cpu.simd.vectors import choose, greater, greater_equal, inline
+from pullback.cpu.simd.vectors import choose, greater_equal, inline
 
 TOGETHER = 4  # rows for which sums and coefficients stay in registers
 AT_ONCE = 2  # registers of a step along a plane
@@ -37,7 +37,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
         @inline
         def passed(args, dy, y):
-            dy = choose(greater(y, zero(0.0)), dy, zero(0.0))
+            dy = choose(greater_equal(zero(0.0), y), zero(0.0), dy)  # a NaN passes, as in PyTorch
             return choose(greater_equal(y, zero(args.top)), zero(0.0), dy)
 
         @inline

@@ -148,7 +148,7 @@ def convolve_steps(problem: Problem, order: FilterOrder) -> Steps | None:
     plans = convolve_plans(problem, problem.op == "conv_grad_input", order)
     if plans.leaves_cells:
         return None
-    filter = (Step(plans.filter, {"filter": B, "packed": WORK, "nonfinite": FLAG}),) if plans.packed_bytes else ()
+    transform = (Step(plans.filter, {"filter": B, "packed": WORK, "nonfinite": FLAG}),) if plans.packed_bytes else ()
     convolve = Step(
         plans.convolve,
         {
@@ -156,7 +156,7 @@ def convolve_steps(problem: Problem, order: FilterOrder) -> Steps | None:
             "weights_nonfinite": FLAG,
         },
     )  # fmt: skip
-    return Steps((*filter, convolve), plans.packed_bytes)
+    return Steps((*transform, convolve), plans.packed_bytes)
 
 
 def filter_steps(problem: Problem, _: FilterOrder) -> Steps | None:
