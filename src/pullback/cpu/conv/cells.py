@@ -70,19 +70,20 @@ def costs(problem: Problem) -> tuple[float, float]:
     """
     sweep = sweep_of(problem)
     v, n, taps = lanes_of(problem), sweep.target_channels, problem.window.tap_count
-    results = n / (sweep.source_channels * taps)
     bases = sweep.images * math.prod(axis.bases * sum(len(phase.taps) for phase in axis.phases) for axis in sweep.axes)
-    runs = tuning.CELLS_RUN * profile().moving * _runs(problem, sweep) / max(1, bases * sweep.source_channels)
+    terms = max(1, bases)
+    read = min(1.0, sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms)
+    made = n * sweep.images * math.prod(axis.target_size for axis in sweep.axes) / (terms * sweep.source_channels)
+    runs = tuning.CELLS_RUN * profile().moving * _runs(problem, sweep) / (terms * sweep.source_channels)
     cells, channels = n * cells_waste(problem, sweep) + runs, float(round_up(n, v))
     if problem.layout == "channels_last":
-        cells += tuning.TRANSPOSED * profile().moving * (1 / taps + results)
+        cells += tuning.TRANSPOSED * profile().moving * (read + made)
     else:
-        channels += tuning.TRANSPOSED_BLOCK * profile().transposing * results
+        channels += tuning.TRANSPOSED_BLOCK * profile().transposing * n / (sweep.source_channels * taps)
     if sweep.axes[2].source_step not in tuning.QUICK_STRIDES:
-        cells += tuning.CELLS_TAKEN * math.prod(axis.source_size for axis in sweep.axes) * sweep.images / max(1, bases)
+        cells += tuning.CELLS_TAKEN * sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms
     if sweep.axes[2].target_step not in tuning.QUICK_STRIDES:
-        made = math.prod(axis.target_size for axis in sweep.axes) * sweep.images * n
-        cells += tuning.CELLS_PUT * made / max(1, bases * sweep.source_channels)
+        cells += tuning.CELLS_PUT * made
     return cells, channels * taps_met(sweep) * tile_cost(sweep, v)
 
 

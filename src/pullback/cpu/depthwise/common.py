@@ -62,7 +62,16 @@ def in_place_can(problem: Problem) -> str | None:
 
 
 def several_groups(problem: Problem) -> str | None:
-    return "it lays groups side by side, and there is only one" if problem.groups == 1 else None
+    if problem.groups > 1 or _is_small_gradient(problem):
+        return None
+    return "it lays groups side by side, and there is only one"
+
+
+def _is_small_gradient(problem: Problem) -> bool:
+    """Whether it is a filter gradient in channels_first, without groups, of so few channels that they fill no vector."""
+    few = problem.op == "conv_grad_filter" and problem.layout == "channels_first" and problem.groups == 1
+    products = problem.channels_in * problem.channels_out
+    return few and problem.channels_out <= tuning.FEW_DENSE and products <= tuning.FEW_DENSE_PRODUCTS
 
 
 def groups_pay(problem: Problem) -> str | None:
@@ -72,7 +81,7 @@ def groups_pay(problem: Problem) -> str | None:
     most = max(group_channels(problem))
     if most > tuning.MOST_GROUP_CHANNELS:
         return f"it is for groups of at most {tuning.MOST_GROUP_CHANNELS} channels in and out, not {most}"
-    if problem.layout == "channels_first" and problem.window.tap_count == 1:
+    if problem.layout == "channels_first" and problem.window.tap_count == 1 and not _has_few_products(problem):
         return "windows of one cell are plain matrix products, or read few cells of the rows that it takes apart"
     if problem.layout == "channels_first" and (better := _better_over_planes(problem)) is not None:
         return better
@@ -81,13 +90,19 @@ def groups_pay(problem: Problem) -> str | None:
     return refused
 
 
+def _has_few_products(problem: Problem) -> bool:
+    """Whether it is a filter gradient of so few channels a group that `direct` leaves most of its tiles empty."""
+    return problem.op == "conv_grad_filter" and math.prod(group_channels(problem)) <= tuning.FEW_GROUP_PRODUCTS
+
+
 def _better_over_planes(problem: Problem) -> str | None:
     """Why kernels that go over one group at a time are quicker in channels_first, by measurement over some 1,600 random shapes."""
     window, (sources, targets) = problem.window, group_channels(problem)
     skipped = math.prod(window.stride)
     if problem.op == "conv_grad_filter":
         short = window.output_size[-1] <= tuning.SHORT_ROW
-        return "strides take its rows apart, and they are short" if skipped > 2 and short else None
+        apart = skipped > 2 and short and not (_has_few_products(problem) or _is_small_gradient(problem))
+        return "strides take its rows apart, and they are short" if apart else None
     if problem.op == "conv":
         few = targets <= tuning.FEW_TARGETS and window.input_size[-1] > tuning.SHORT_ROW // 2
     else:

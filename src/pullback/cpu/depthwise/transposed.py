@@ -34,7 +34,8 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
-    if (refused := groups_pay(problem)) is not None:
+    few = _makes_few_sums(problem)
+    if not few and (refused := groups_pay(problem)) is not None:
         return refused
     moved, most = moved_bytes(problem), tuning.MOST_TRANSPOSED_BYTES
     if moved > most and moved > problem.batch * tuning.TRANSPOSED_PART_BYTES:
@@ -42,9 +43,22 @@ def pays(problem: Problem) -> str | None:
             f"its copies would take more than {most >> 20} MiB, or than {tuning.TRANSPOSED_PART_BYTES >> 20} MiB of one image"
         )
     problem, is_near = near(problem)
+    if few and is_near:
+        return None
     if not is_near or _time_of(problem) > planes.time_of(problem):
         return "transposing would take longer than unpacking planes saves"
     return None
+
+
+def _makes_few_sums(problem: Problem) -> bool:
+    """Whether it is a filter gradient of few channels of dy, without groups, for which channels_last has a kernel of its own."""
+    few = problem.op == "conv_grad_filter" and problem.groups == 1 and problem.window.tap_count > 1
+    channels = problem.channels_in, problem.channels_out
+    return (
+        few
+        and channels[0] * channels[1] > tuning.FEW_DENSE_PRODUCTS
+        and all(count <= most for count, most in zip(channels, tuning.FEW_SUMS, strict=True))
+    )
 
 
 def _time_of(problem: Problem) -> float:

@@ -17,7 +17,10 @@ SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 # channels_first, one group at a time: output channels of a group that vectors over cells serve best, cells of a short row, cells of
 # x for each output of an input gradient.
 FEW_TARGETS, SHORT_ROW, MOST_SKIPPED = 8, 33, 8
-SPREAD_OVER_CELLS = 0.65  # of what vectors over cells cost, in lanes: beyond it, spread groups of several channels take longer
+FEW_GROUP_PRODUCTS = 16  # channels in times out of a group of a filter gradient that `direct` is slow at, channels_first
+FEW_DENSE, FEW_DENSE_PRODUCTS = 8, 36  # channels of dy, and these times those of x, without groups: the same
+FEW_SUMS = 64, 4  # channels of x and of dy, without groups, up to which transposing pays
+SPREAD_OVER_CELLS = 0.5  # of what vectors over cells cost, in lanes: beyond it, spread groups of several channels take longer
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor
 
 MOST_PHASES = 32  # of columns that read neighbouring sources; beyond it, one phase whose neighbours share none
