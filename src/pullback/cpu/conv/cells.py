@@ -75,7 +75,7 @@ def costs(problem: Problem) -> tuple[float, float]:
     read = min(1.0, sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms)
     made = n * sweep.images * math.prod(axis.target_size for axis in sweep.axes) / (terms * sweep.source_channels)
     runs = tuning.CELLS_RUN * profile().moving * _runs(problem, sweep) / (terms * sweep.source_channels)
-    cells, channels = n * cells_waste(problem, sweep) + runs, float(round_up(n, v))
+    cells, channels = tuning.CELLS_LOOP * n * cells_waste(problem, sweep) + runs, float(round_up(n, v))
     if problem.layout == "channels_last":
         cells += tuning.TRANSPOSED * profile().moving * (read + made)
     else:
