@@ -155,10 +155,10 @@ TABLES: dict[str, tuple[Row, ...]] = {
             winograd.conv_grad_filter,
             TILES,
             winograd.ERROR,
-            steps=winograd.filter_steps,
+            steps=winograd.filter_gradient_steps,
         ),
         Row("pairs", pairs.can, None, partial(conv.direct_filter, pairs=True), GRADIENTS),
-        Row("direct", ordinary, None, conv.direct_filter, GRADIENTS, steps=conv.filter_steps),
+        Row("direct", ordinary, None, conv.direct_filter, GRADIENTS, steps=conv.filter_gradient_steps),
     ),
 }
 

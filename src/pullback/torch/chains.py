@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copyreg
 import types
+from contextlib import suppress
 from functools import cache, partial, wraps
 from typing import Any, NamedTuple
 
@@ -15,18 +16,29 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from pullback.registry.in_force import asked_backend, asked_kernel
-from pullback.registry.lists import changes
+from pullback.registry import MissingCode, selection
 from pullback.torch import kernels
 from pullback.torch.autograd import is_plain
-from pullback.torch.choices import AUTOCAST, CHOICES, UNKNOWN, WATCHED, Choices, Key, can_measure, is_paused, key_of
+from pullback.torch.choices import (
+    AUTOCAST,
+    CHOICES,
+    UNKNOWN,
+    WATCHED,
+    Choices,
+    Key,
+    can_measure,
+    geometry,
+    is_paused,
+    key_of,
+)
 from pullback.torch.conv_norm import ConvNorm, conv_norm
 from pullback.torch.layers import ConvLayer
-from pullback.torch.measuring import WHOLE, Trial, Verdict
+from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict, nearly_ours
 from pullback.torch.norm import Relu, lying
 from pullback.torch.norm_layers import LEAST_FUSED, BatchNormLayer, any_hooks, something_compiled
 from pullback.torch.pending import FUSES, Pending
 from pullback.torch.taking import WRAPPERS, is_taking, plain_class
+from pullback.torch.whole_steps import OP
 
 UNITS = "pullback_units"  # attribute of a Sequential
 MOST_CALLS = 16  # kinds of input of a unit that are remembered
@@ -95,7 +107,14 @@ def _relu(module: Any) -> Relu | None:
 
 
 def _is_hooked(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+    """Whether somebody looks at what goes in or comes out, or calls another forward."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__
+    )
 
 
 def run_units(sequential: Any, input: Any) -> Any:
@@ -120,30 +139,45 @@ def _together(units: Units, unit: Unit, given: Any) -> torch.Tensor | None:
     norm: Any
     conv, norm, activation, relu = unit
     x = given.plain() if type(given) is Pending else given
-    choices = conv.__dict__.get(CHOICES)
-    if choices is None or not norm.training or choices.steps.is_looking_at(conv) or not can_measure(x):
+    choices, weight = conv.__dict__.get(CHOICES), conv._parameters.get("weight")
+    if choices is None or FUSES not in norm.__dict__ or not norm.training or not can_measure(x):
         return None
-    if _is_hooked(conv) or _is_hooked(norm) or (activation is not None and _is_hooked(activation)):
+    if weight is None or conv._parameters.get("bias") is not None or choices.steps.is_looking_at(conv):
+        return None
+    if (
+        _is_hooked(conv)
+        or _is_hooked(norm)
+        or (activation is not None and (_is_hooked(activation) or _relu(activation) != relu))
+    ):
         return None
     key = key_of(conv, x)
-    wins = choices.units.get(key)
-    if wins is False or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
+    way = choices.units.get(key)
+    if way == NONE or key[WATCHED] or key[AUTOCAST] or kernels.listening.heard is not None or is_taking() or is_paused():
         return None
-    weight = conv._parameters["weight"]
-    kind = (id(conv), key, asked_backend.get(), asked_kernel.get(), changes())
-    of: Any = units.calls.get(kind, UNKNOWN)
-    if of is UNKNOWN:
-        if len(units.calls) >= MOST_CALLS * len(units.units):
-            units.calls.clear()
-        of = units.calls[kind] = _settled(key, conv, norm, relu, x, weight)
+    trial = None
+    if way is None:
+        kind, scale = choices.kind_of(x, key)
+        if kind in choices.units:  # of another shape that is taken together with this one
+            choices.settle_unit(key, kind)
+            return None
+        trial = choices.unit_trials.get(kind) or _new_trial(choices, kind, conv, x)
+        if trial is None:
+            return None
+    of = _settled(units, unit, key, x, weight)
     if of is None or not of.call.takes(weight) or not is_plain((weight,)):
         return None
-    if relu is None and norm.__dict__.get(FUSES) and of.how.shape.terms * of.how.shape.channels >= LEAST_FUSED[of.call.layout]:
+    if relu is None and norm.__dict__[FUSES] and of.how.shape.terms * of.how.shape.channels >= LEAST_FUSED[of.call.layout]:
         return None  # what follows may be a sum and a ReLU, in the same pass
-    if wins:
-        way = choices.settled.get(key)
+    if way is not None:
+        return _run(of, way, norm, x, weight)
+    assert trial is not None
+    choices.unit_trials[kind] = trial
+    if trial.is_over():
+        choices.end_unit_trial(kind, trial.verdict(), norm.__dict__.get(CHOICES))
+        way = choices.settle_unit(key, kind)
         return _run(of, way, norm, x, weight) if way else None
-    return _in_turn(choices, key, of, unit, x, weight)
+    choices.steps.unsettled()
+    return _in_turn(trial.turn(scale), of, unit, x, weight)
 
 
 def _run(of: ConvNorm, way: Any, norm: Any, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
@@ -151,61 +185,65 @@ def _run(of: ConvNorm, way: Any, norm: Any, input: torch.Tensor, weight: torch.T
     return None if arguments is None else conv_norm(of, way, *arguments[:3], input, weight, *arguments[3:])
 
 
-def _in_turn(
-    choices: Choices, key: Key, of: ConvNorm, unit: Unit, input: torch.Tensor, weight: torch.Tensor
-) -> torch.Tensor | None:
-    """A turn of the trial of a unit: PyTorch's layers, or ours in one step. It begins when the convolution's ops are known."""
+def _in_turn(turn: Turn, of: ConvNorm, unit: Unit, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
+    """A turn of the trial of a unit: PyTorch's layers, or ours in one step."""
     conv: Any
     norm: Any
     conv, norm, activation, _ = unit
-    kind, scale = choices.kind_of(input, key)
-    if kind in choices.units:  # of another shape that is taken together with this one
-        choices.settle_unit(key, kind)
-        return None
-    trial = choices.unit_trials.get(kind)
-    if trial is None:
-        ops = _ops_of_unit(choices, kind, conv, input)
-        if ops is None or len(choices.unit_trials) >= MOST_CALLS:
-            return None
-        trial = choices.unit_trials[kind] = Trial(WHOLE, False, True, Verdict(ops, {}))
-    assert trial.chosen is not None
-    if trial.is_over():
-        choices.end_unit_trial(kind, trial.verdict(), norm.__dict__.get(CHOICES))
-        choices.settle_unit(key, kind)
-        return _run(of, trial.chosen.ours, norm, input, weight) if choices.units[kind] else None
-    choices.steps.unsettled()
-    turn = trial.turn(scale)
+    chosen = turn.trial.chosen
+    assert chosen is not None
 
     def plain() -> Any:
         y = norm.plain(conv.plain(input))
         return y if activation is None else activation(y)
 
-    ours = partial(_run, of, trial.chosen.ours, norm, input, weight)
-    y: torch.Tensor | None = turn.take(ours if turn.ours else plain)
+    y: torch.Tensor | None = turn.take(partial(_run, of, chosen.ours, norm, input, weight) if turn.ours else plain)
     return y
 
 
-def _ops_of_unit(choices: Choices, kind: Key, conv: Any, input: torch.Tensor) -> frozenset[str] | None:
-    """The ops of the convolution that are ours in a unit; None as long as they are not known."""
-    ops, separate = conv.ops_of(input)
-    if input.shape in choices.tiny:
-        return frozenset(ops)
-    first = choices.trials.get(kind)
-    if not separate or first is None or not first.separate or not first.is_over():
+def _new_trial(choices: Choices, kind: Key, conv: Any, input: torch.Tensor) -> Trial | None:
+    """The trial of a unit, once it is known which ops of the convolution can be ours; None before."""
+    if len(choices.unit_trials) >= MOST_CALLS or conv.cannot(input) is not None:
         return None
-    return first.nearly_ours()
+    ops, separate = conv.ops_of(input)
+    first, verdict = choices.trials.get(kind), choices.verdicts.get(kind)
+    if input.shape in choices.tiny:
+        chosen = frozenset(ops)
+    elif separate and first is not None and first.separate and first.is_over():
+        chosen = nearly_ours(first.verdict().seconds, ops)
+    elif separate and verdict is not None and OP not in verdict.seconds:
+        chosen = nearly_ours(verdict.seconds, ops)
+    else:
+        return None
+    return Trial(WHOLE, False, True, Verdict(chosen, {})) if chosen else None
 
 
-def _settled(key: Any, conv: Any, norm: Any, relu: Relu | None, input: torch.Tensor, weight: torch.Tensor) -> ConvNorm | None:
+def _settled(units: Units, unit: Unit, key: Key, input: torch.Tensor, weight: torch.Tensor) -> ConvNorm | None:
     """The unit for such an input; None where one of its layers would not be ours."""
-    if FUSES not in norm.__dict__ or input.dim() != conv.spatial_rank + 2:
+    conv: Any = unit.first
+    kind = (id(conv), key, *geometry(conv), *selection())
+    of: Any = units.calls.get(kind, UNKNOWN)
+    if of is UNKNOWN:
+        if len(units.calls) >= MOST_CALLS * len(units.units):
+            units.calls.clear()
+        of = None
+        with suppress(MissingCode):
+            of = _make(key, unit, input, weight)
+        units.calls[kind] = of
+    found: ConvNorm | None = of
+    return found
+
+
+def _make(key: Key, unit: Unit, input: torch.Tensor, weight: torch.Tensor) -> ConvNorm | None:
+    conv: Any = unit.first
+    if input.dim() != conv.spatial_rank + 2:
         return None
     call = conv.__dict__[CHOICES].call(key, conv, input, weight)
     if call is None or call.forward.forms[0].strides != input.stride():
         return None
     made = call.forward.made
-    how = lying(torch.empty_strided(made.shape, made.strides, dtype=made.dtype))
-    return None if how is None or how.shape.terms < 2 else ConvNorm(call, how, relu)
+    how = lying(torch.empty_strided(made.shape, made.strides, dtype=made.dtype, device="cpu"))
+    return None if how is None or how.shape.terms < 2 else ConvNorm(call, how, unit.relu)
 
 
 class Chained:
@@ -244,10 +282,18 @@ def chained_class(kind: Any) -> type[nn.Module]:
     return types.new_class(kind.__name__, (Chained, kind), {}, lambda namespace: namespace.update(body))
 
 
+def unchain(module: nn.Module) -> None:
+    """The Sequential as it was."""
+    kind: Any = type(module)
+    if issubclass(kind, Chained):
+        module.__class__ = kind.__mro__[kind.__mro__.index(Chained) + 1]
+    module.__dict__.pop(UNITS, None)
+
+
 def has_units(module: nn.Module) -> bool:
     """Whether a module's forward is that of nn.Sequential, and it has a convolution before a normalization."""
     kind: Any = plain_class(type(module))
-    if not issubclass(kind, nn.Sequential) or kind.forward is not nn.Sequential.forward:
+    if not issubclass(kind, nn.Sequential) or (kind.forward, kind.__iter__) != (nn.Sequential.forward, nn.Sequential.__iter__):
         return False
     return any(unit.norm is not None for unit in _units(tuple(module._modules.values())))
 

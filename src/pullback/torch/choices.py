@@ -18,8 +18,7 @@ from torch import get_num_threads as get_torch_threads
 from torch import is_autocast_enabled, is_grad_enabled, nn
 from torch.autograd import forward_ad
 
-from pullback.registry.in_force import asked_backend, asked_kernel
-from pullback.registry.lists import changes
+from pullback.registry import selection
 from pullback.settings import what_is_set
 from pullback.torch.arrays import layout_of
 from pullback.torch.autograd import is_plain
@@ -83,6 +82,11 @@ def can_measure(input: torch.Tensor) -> bool:
 WATCHED, AFTER_SHAPE, AUTOCAST = 0, 3, -1  # places in a key
 
 
+def geometry(conv: Any) -> tuple[Any, ...]:
+    """What a convolution's call depends on beside its tensors: attributes, which a program may change."""
+    return conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode
+
+
 class Choices:
     """Of one layer. Copies keep what is settled; pickles, which may be loaded on another machine, begin anew."""
 
@@ -95,7 +99,8 @@ class Choices:
         self.trials: dict[Key, Trial] = {}
         self.verdicts: dict[Key, Verdict] = {}
         self.calls: dict[Any, ConvCall | None] = {}
-        self.units: dict[Key, bool] = {}  # kinds in which it is one step with the layers after it (chains.py), or is not
+        # The ops that are ours in one step with the layers after it (chains.py); none: it is no such step.
+        self.units: dict[Key, frozenset[str]] = {}
         self.unit_trials: dict[Key, Trial] = {}
         self.joined = False  # whether it is taken in one step with the layer before it
 
@@ -115,7 +120,7 @@ class Choices:
 
     def call(self, key: Key, layer: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
         """The convolution of this kind of input, with all decided that can be; None where each call has to be looked at."""
-        kind = (key, asked_backend.get(), asked_kernel.get(), changes())
+        kind = (key, *geometry(layer), *selection())
         call: Any = self.calls.get(kind, UNKNOWN)
         if call is UNKNOWN:
             if len(self.calls) >= MOST_EXACT:
@@ -161,31 +166,30 @@ class Choices:
         return trial.turn(scale)
 
     def end_unit_trial(self, kind: Key, verdict: Verdict, norm: Choices | None) -> None:
-        """A unit that this layer begins has been tried: it is taken in one step, or each layer goes its own way."""
+        """A unit that this layer begins has been tried: it is taken in one step, with these ops, or each layer goes its own way."""
+        if verdict.ours:
+            first = self.trials.pop(kind, None)
+            own = self.verdicts.get(kind, Verdict(NONE, {})) if first is None else first.verdict()
+            joined = {JOINED: verdict.seconds[WHOLE_UNIT]} if WHOLE_UNIT in verdict.seconds else {}
+            self.verdicts[kind] = Verdict(own.ours, {**own.seconds, **joined})
+            if norm is not None:
+                norm.joined = True
+                norm.trials.clear()
+        self.units[kind] = verdict.ours  # last: another thread may look at it now
         self.unit_trials.pop(kind, None)
-        self.units[kind] = bool(verdict.ours)
-        if not verdict.ours:
-            return
-        first = self.trials.pop(kind, None)
-        seconds = {} if first is None else dict(first.verdict().seconds)
-        if WHOLE_UNIT in verdict.seconds:
-            seconds[JOINED] = verdict.seconds[WHOLE_UNIT]
-        self.verdicts[kind] = Verdict(verdict.ours, seconds)
-        if norm is not None:
-            norm.joined = True
-            norm.trials.clear()
 
-    def settle_unit(self, key: Key, kind: Key) -> None:
+    def settle_unit(self, key: Key, kind: Key) -> frozenset[str]:
         """Remember what was found of a kind for one of its inputs."""
+        found = self.units[kind]
         if len(self.units) < MOST_SETTLED:
-            self.units[key] = self.units[kind]
-        if self.units[kind]:
-            self.settle(key, self.verdicts[kind].ours)
+            self.units[key] = found
+        return found
 
     def give_up(self, layer: Any, key: Key, seconds: dict[str, tuple[float, float]]) -> None:
         """Leave a kind of input to PyTorch, whose whole step, of these seconds, is the faster."""
         found = self.verdicts.get(key)
         self.verdicts[key] = Verdict(NONE, {**({} if found is None else found.seconds), **seconds})
+        self.units[key], self.joined = NONE, False
         self.settled[key] = NONE if key[WATCHED] and self.settled.get(key) is not None else None
         if layer.__dict__.get(FUSES):
             layer.__dict__[FUSES] = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, JobSequence, Ste
 from pullback.cpu.engine.sizes import LINE, round_up
 from pullback.ops.conv import conv_problem
 from pullback.problem import Problem
-from pullback.registry import MissingCode, chosen_kernel
+from pullback.registry import MissingCode, chosen_kernel, selection
 from pullback.rules import Array
 from pullback.torch.arrays import FIRST, activation, filter_array, filter_result, from_last, result, to_last
 
@@ -58,7 +59,7 @@ class _Form(NamedTuple):
     def new(self) -> tuple[torch.Tensor, int]:
         """Memory for a result, and its address; large results are recycled."""
         if self.strides[0] * self.shape[0] * self.dtype.itemsize < SMALLEST:
-            small = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+            small = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
             return small, small.data_ptr()
         array = new_array(self.memory_shape, _NUMPY[self.dtype])
         return torch.from_numpy(array if self.back is None else array.transpose(self.back)), address_of(array)
@@ -77,10 +78,10 @@ class _Op:
         if kernel.steps is not None and (known is filter or self.is_filter):
             with suppress(MissingCode):
                 steps = kernel.steps(problem, order)
-        if steps is not None and self.is_filter and self.layout != FIRST:
-            steps = _transposed(problem, steps)
-        elif steps is not None and steps.checked:
-            steps = None
+                if steps is not None and self.is_filter and self.layout != FIRST:
+                    steps = _transposed(problem, steps)
+                elif steps is not None and steps.checked:
+                    steps = None
         self.steps: Steps | None = steps
         self.jobs = None if steps is None else JobSequence(steps.steps, (A, B, OUT), steps.work_bytes)
 
@@ -128,14 +129,28 @@ class ConvCall:
         self.keywords, self.layout = keywords, layout
         weight = filter_array(filter, layout)
         shapes = _laid_out(tuple(x.shape), layout), weight.shape
-        problems = [conv_problem(op, "input", *shapes, _NUMPY[dtype], **keywords) for op in OPS]
-        batch, *rest = problems[0].output_shape
+        self.selection = selection()
+        self._problems = {op: conv_problem(op, "input", *shapes, _NUMPY[dtype], **keywords) for op in OPS}
+        batch, *rest = self._problems["conv"].output_shape
         size, channels = (rest[:-1], rest[-1]) if layout != FIRST else (rest[1:], rest[0])
-        x_form = _Form.of(x.shape, layout, dtype)
-        y_form = _Form.of((batch, channels, *size), layout, dtype)
-        self.forward = _Op(problems[0], (x_form, None), y_form, weight)
-        self.input_gradient = _Op(problems[1], (y_form, None), x_form, weight)
-        self.filter_gradient = _Op(problems[2], (y_form, x_form), _Form.of(filter.shape, layout, dtype), weight)
+        self.x_form = _Form.of(x.shape, layout, dtype)
+        self.y_form = _Form.of((batch, channels, *size), layout, dtype)
+        # A stand-in of the weight's form, which keeps nothing alive.
+        self._weight = np.lib.stride_tricks.as_strided(np.empty(1, weight.dtype), weight.shape, weight.strides)
+        self.forward = _Op(self._problems["conv"], (self.x_form, None), self.y_form, self._weight)
+
+    @cached_property
+    def input_gradient(self) -> _Op:
+        return _Op(self._problems["conv_grad_input"], (self.y_form, None), self.x_form, self._weight)
+
+    @cached_property
+    def filter_gradient(self) -> _Op:
+        made = _Form.of(self.filter_shape, self.layout, self.dtype)
+        return _Op(self._problems["conv_grad_filter"], (self.y_form, self.x_form), made, self._weight)
+
+    def is_selected(self) -> bool:
+        """Whether kernels would be chosen now from the same as when they were."""
+        return self.selection == selection()
 
     def takes(self, filter: torch.Tensor) -> bool:
         """Whether a weight is like the first one."""

@@ -120,7 +120,7 @@ class _ConvNorm(torch.autograd.Function):
         x: torch.Tensor, filter: torch.Tensor, scale: torch.Tensor | None, bias: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         channels = of.how.shape.channels
-        numbers = torch.empty((3, channels), dtype=x.dtype)
+        numbers = torch.empty((3, channels), dtype=x.dtype, device="cpu")
         kept = (0, 0) if running is None else (running[0].data_ptr(), running[1].data_ptr())
         shift = shift_of(bias, channels, x.dtype)
         if of.relu is not None and bias is not None:
@@ -128,7 +128,9 @@ class _ConvNorm(torch.autograd.Function):
         words = float_word(eps), float_word(momentum), scale_of(scale, channels, x.dtype).data_ptr(), shift.data_ptr()
         made, y = of.normalized(way, x, filter, numbers, (*kept, *words))
         ctx.of, ctx.way, ctx.numbers, ctx.eps, ctx.shift = of, way, numbers, eps, shift
-        ctx.save_for_backward(x, filter, scale, made)
+        *_, wants_x, wants_filter, _, _ = ctx.needs_input_grad
+        goes_on = wants_x or wants_filter  # through the convolution, which derivatives of derivatives make again
+        ctx.save_for_backward(x if goes_on else None, filter if goes_on else None, scale, made)
         ctx.set_materialize_grads(False)
         return y
 
@@ -137,7 +139,8 @@ class _ConvNorm(torch.autograd.Function):
         nothing = (None,) * 5
         if g is None:
             return (*nothing, None, None, None, None)
-        if torch.is_grad_enabled() or not is_plain((g,)) or g.dtype is not ctx.of.call.dtype:
+        call = ctx.of.call
+        if torch.is_grad_enabled() or not is_plain((g,)) or g.dtype is not call.dtype or not call.is_selected():
             return (*nothing, *_again(ctx, g))
         if torch.autograd._profiler_enabled():
             with torch.profiler.record_function(f"{kernels.NAMESPACE}::conv_norm_grad"):
@@ -165,7 +168,7 @@ def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     *_, wants_x, wants_filter, wants_scale, wants_bias = ctx.needs_input_grad
     call, channels, made_form = of.call, of.how.shape.channels, of.call.forward.made
     dy = g if g.stride() == made_form.strides else made_form.lying(g)
-    sums = torch.empty((2, channels), dtype=x.dtype)
+    sums = torch.empty((2, channels), dtype=made.dtype, device="cpu")
     dmade, dmade_at = made_form.new()
     dx = df = None
     dx_at = df_at = 0
@@ -177,8 +180,9 @@ def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     relu = of.relu
     top, shift = (0, 0) if relu is None else (top_word(relu.top), ctx.shift.data_ptr())
     fine = of.backward_jobs(dx_ours, df_ours).run(
-        dy.data_ptr(), made.data_ptr(), numbers.data_ptr(), scale_of(scale, channels, x.dtype).data_ptr(), top, shift,
-        sums.data_ptr(), dmade_at, float_word(of.how.shape.terms), x.data_ptr(), weight.data_ptr(), dx_at, df_at,
+        dy.data_ptr(), made.data_ptr(), numbers.data_ptr(), scale_of(scale, channels, made.dtype).data_ptr(), top, shift,
+        sums.data_ptr(), dmade_at, float_word(of.how.shape.terms), 0 if x is None else x.data_ptr(),
+        0 if weight is None else weight.data_ptr(), dx_at, df_at,
     )  # fmt: skip
     if dx_ours and not (fine and call.input_gradient.steps is not None):
         dx = kernels.named("conv_grad_input", call.input_gradient, dmade, weight)
@@ -203,7 +207,7 @@ def _again(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     if relu is not None:
         y = normalized(made.detach(), Statistics(ctx.numbers, ctx.eps, True), scale, ctx.shift, None).detach()
         g = masked_by(y, relu, g)
-    if torch.is_grad_enabled():  # derivatives go on to what the convolution was made of
+    if torch.is_grad_enabled() and x is not None:  # derivatives go on to what the convolution was made of
         made = torch.convolution(x, weight, None, *arguments)
     norm = [wants_x or wants_filter, wants_scale, wants_bias]
     found = torch.ops.aten.native_batch_norm_backward(g, made, scale, None, None, mean, inv_std, True, ctx.eps, norm)

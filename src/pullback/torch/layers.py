@@ -263,7 +263,7 @@ class ConvLayer(Accelerated):
         return found
 
     def ours_of_kind(self: Any, key: Key, input: torch.Tensor, way: frozenset[str] | Turn, *more: Any) -> torch.Tensor:
-        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        weight, bias = self.weight, self.bias
         if input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
             call = self.__dict__[CHOICES].call(key, self, input, weight, *more) if CHOICES in self.__dict__ else None
             if call is not None:

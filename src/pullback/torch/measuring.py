@@ -79,13 +79,6 @@ class Trial:
         """The trial as a whole of what this one has found."""
         return Trial(WHOLE if len(self.ops) > 1 else WHOLE[:1], False, self.expected, self.verdict())
 
-    def nearly_ours(self) -> frozenset[str]:
-        """The ops that are ours in one step with the layers that follow: there what a call costs is shared."""
-        times = {op: (self.least(op, False), self.least(op, True)) for op in self.ops}
-        return frozenset(
-            op for op, (theirs, ours) in times.items() if theirs is None or ours is None or ours <= NEARLY * theirs
-        )  # fmt: skip
-
     def is_over(self) -> bool:
         return self.calls >= MOST_CALLS or all(map(self._is_clear, self.ops))
 
@@ -118,6 +111,12 @@ class Trial:
         if self.chosen is not None:
             return Verdict(self.chosen.ours if wins else NONE, {**self.chosen.seconds, "in all": (theirs, ours)})
         return Verdict(all_ours if wins else NONE, seconds)
+
+
+def nearly_ours(seconds: dict[str, tuple[float, float]], ops: tuple[str, ...]) -> frozenset[str]:
+    """The ops that are ours in one step with the layers that follow: there what a call costs is shared."""
+    unknown = (1.0, 1.0)
+    return frozenset(op for op in ops if seconds.get(op, unknown)[1] <= NEARLY * seconds.get(op, unknown)[0])
 
 
 class Turn:

@@ -69,15 +69,21 @@ def _theirs(ctx: Any, g: torch.Tensor, x: Any, weight: Any, needs: Sequence[bool
     )  # fmt: skip
 
 
-def _is_settled(ctx: Any, g: torch.Tensor) -> bool:
-    """Whether a gradient is a call of the kind that was settled: numbers alone, without derivatives of their own."""
-    return ctx.call is not None and not torch.is_grad_enabled() and g.dtype is ctx.call.dtype and is_plain((g,))
+def _is_settled(ctx: Any, g: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a gradient is a call of the kind that was settled: numbers alone, without derivatives of their own.
+
+    other: what was saved of the forward, which hooks may have unpacked otherwise.
+    """
+    call = ctx.call
+    if call is None or torch.is_grad_enabled() or not is_plain((g, other)) or not call.is_selected():
+        return False
+    return g.dtype is call.dtype is other.dtype
 
 
 def _input_gradient(ours: bool, ctx: Any, g: torch.Tensor, filter: Any) -> Any:
     if not ours:
         return _theirs(ctx, g, None, filter, (True, False, False))[0]
-    if _is_settled(ctx, g):
+    if _is_settled(ctx, g, filter) and ctx.call.takes(filter):
         return kernels.named("conv_grad_input", ctx.call.input_gradient, g, filter)
     return RULES[ctx.op].vjp["x"].run(OPS, {"g": g, "filter": filter, "x": _Shape(ctx.shapes[0])}, ctx.keywords)
 
@@ -89,7 +95,7 @@ def _filter_gradient(ours: bool, ctx: Any, g: torch.Tensor, x: Any) -> tuple[Any
         _, dw, db = _theirs(ctx, g, x, None, (False, True, needs_bias))
         return dw, db
     dw = None
-    if needs_filter and _is_settled(ctx, g):
+    if needs_filter and _is_settled(ctx, g, x):
         dw = kernels.named("conv_grad_filter", ctx.call.filter_gradient, g, x)
     elif needs_filter:
         dw = RULES[ctx.op].vjp["filter"].run(OPS, {"g": g, "x": x, "filter": _Shape(ctx.shapes[1])}, ctx.keywords)

@@ -64,7 +64,7 @@ def lying_as(tensor: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @cache
 def _constant(value: float, channels: int, dtype: torch.dtype) -> torch.Tensor:
     """Scales and biases where there are none; never written to."""
-    return torch.full((channels,), value, dtype=dtype)
+    return torch.full((channels,), value, dtype=dtype, device="cpu")
 
 
 def scale_of(weight: torch.Tensor | None, channels: int, dtype: torch.dtype) -> torch.Tensor:
@@ -139,7 +139,7 @@ def statistics(
     x: torch.Tensor, running: tuple[torch.Tensor, torch.Tensor] | None, training: bool, momentum: float, eps: float
 ) -> Statistics:  # fmt: skip
     """The batch's own statistics, which move the running ones; or those that run."""
-    numbers = torch.empty((3, x.shape[1]), dtype=x.dtype)
+    numbers = torch.empty((3, x.shape[1]), dtype=x.dtype, device="cpu")
     if not training:
         assert running is not None
         mean, variance, inv_std = numbers.unbind()
@@ -310,7 +310,7 @@ def _gradients(
         top, shift = top_word(ctx.relu.top), ctx.shift.data_ptr() if y is None else 0
         if wants_add or not by.training:  # dy, once masked, is wanted itself
             masked = _like(x, how)
-    sums = torch.empty((2, channels), dtype=dtype)
+    sums = torch.empty((2, channels), dtype=dtype, device="cpu")
     masks = (0 if y is None else y.data_ptr(), shift)
     fields = (
         dy.data_ptr(), x.data_ptr(), by.numbers.data_ptr(), scale.data_ptr(), top, *masks,
@@ -326,7 +326,7 @@ def _gradients(
     if masked is not None:
         dy = masked
     if wants_x and not by.training:
-        nothing = torch.zeros((3, channels), dtype=dtype)
+        nothing = torch.zeros((3, channels), dtype=dtype, device="cpu")
         nothing[2] = by.numbers[2]
         dx = _normalize(dy, how, Statistics(nothing, 0.0, False), scale, nothing[0])
     return dx, sums[1] if wants_weight else None, sums[0] if wants_bias else None, dy if wants_add else None

@@ -39,7 +39,12 @@ LEAST_FUSED = {FIRST: 100_000, LAST: 300_000}
 
 def any_hooks() -> bool:
     """Whether a hook is on all modules."""
-    return bool(hooks._global_forward_hooks or hooks._global_backward_hooks or hooks._global_backward_pre_hooks)
+    return bool(
+        hooks._global_forward_hooks
+        or hooks._global_forward_pre_hooks
+        or hooks._global_backward_hooks
+        or hooks._global_backward_pre_hooks
+    )
 
 
 def something_compiled() -> bool:

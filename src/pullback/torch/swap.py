@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from pullback import registry
-from pullback.torch.chains import UNITS, chained_class, has_units
+from pullback.torch.chains import UNITS, chained_class, has_units, unchain
 from pullback.torch.choices import CHOICES, Choices
 from pullback.torch.graphs.model import GRAPHS, set_graphs
 from pullback.torch.layers import GPU_PLANS, Accelerated
@@ -84,6 +84,7 @@ def accelerate(
             module.__class__ = taking_class(plain_class(type(module)))
             module.__dict__[TAKES] = module in chosen
     for module in names:
+        unchain(module)
         if fuse and has_units(module):
             module.__class__ = chained_class(plain_class(type(module)))
     set_graphs(model, graphs)
@@ -109,7 +110,7 @@ def _mark(layer: Any, measure: bool, tune: bool, steps: WholeSteps) -> None:
     """What a layer has measured before it keeps; whole steps are those of this model."""
     if measure or tune:
         choices = layer.__dict__.setdefault(CHOICES, Choices())
-        choices.at_once, choices.steps = tune, steps
+        choices.at_once, choices.steps, choices.joined = tune, steps, False
     else:
         layer.__dict__.pop(CHOICES, None)
 

@@ -127,7 +127,7 @@ def _sum_filter(plan: FilterPlan, dy: Array, x: Array, target: Array) -> None:
     put_work_back(workspace)
 
 
-def filter_steps(problem: Problem, _: FilterOrder) -> Steps | None:
+def filter_gradient_steps(problem: Problem, _: FilterOrder) -> Steps | None:
     """A direct filter gradient as jobs: A is dy, B is x."""
     if _by_taps(problem):
         return None

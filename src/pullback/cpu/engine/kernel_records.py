@@ -30,7 +30,7 @@ class Job(Record):
     )
 
 
-class Step(Job):
+class SequenceJob(Job):
     """A job of a sequence (sequence.py); `flag`: the address of a word that the job may set, after which no other follows; or 0."""
 
     ints = "flag"

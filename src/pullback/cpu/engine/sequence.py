@@ -13,7 +13,7 @@ import numpy as np
 
 from pullback.cpu.engine import threads
 from pullback.cpu.engine.addresses import address_of
-from pullback.cpu.engine.kernel_records import Step as StepRecord
+from pullback.cpu.engine.kernel_records import SequenceJob
 from pullback.cpu.engine.memory import put_work_back, take_work
 from pullback.cpu.engine.plan import Plan
 from pullback.cpu.engine.records import WORD, Words
@@ -56,7 +56,7 @@ class JobSequence:
         if team is None:
             return self._run_apart(dict(zip(self.names, given, strict=True)))
         native = self._native
-        if native is None or native.team is not team or native.size != team.size():
+        if native is None or not native.fits(team):
             native = self._native = _Native(self, team)
         return native.run(given)
 
@@ -80,13 +80,14 @@ class _Native:
     """A sequence for a team of one size: blocks of words, each its steps, then their records, then the flag."""
 
     def __init__(self, sequence: JobSequence, team: Team) -> None:
-        self.team, self.size, self.steps, self.work_bytes = team, team.size(), sequence.steps, sequence.work_bytes
+        self.team, self.size, self.threads = team, team.size(), threads.in_force()
+        self.steps, self.work_bytes = sequence.steps, sequence.work_bytes
         self._blocks: list[tuple[Words, memoryview, int]] = []  # that no call uses, and their addresses
         self._uses: list[tuple[int, int, int]] = []  # word, which of the given addresses, distance
         self._work_uses: list[tuple[int, int]] = []
         self._flag_uses: list[int] = []
         self._fields: list[dict[str, int]] = []
-        place, self._scratch_bytes = len(self.steps) * len(StepRecord.FIELDS), 0
+        place, self._scratch_bytes = len(self.steps) * len(SequenceJob.FIELDS), 0
         for plan, at in self.steps:
             count = threads.threads_of(plan.pieces, plan.most_threads)
             count = count if team.shares(count) else 1
@@ -103,6 +104,10 @@ class _Native:
                     self._uses.append((word, sequence.names.index(name), distance))
             place += len(plan.template)
         self._flag = place
+
+    def fits(self, team: Team) -> bool:
+        """Whether it was made for this team, and for as many threads as are in force."""
+        return self.team is team and self.size == team.size() and self.threads == threads.in_force()
 
     def run(self, given: tuple[int, ...]) -> bool:
         try:
@@ -137,6 +142,6 @@ class _Native:
             memory[record : record + len(step.plan.template)] = step.plan.template
             given = {**fields, "arguments": address + WORD * record, "flag": flag if fields["flag"] else 0}
             for name, value in given.items():
-                memory[number * len(StepRecord.FIELDS) + StepRecord.place(name)] = value
+                memory[number * len(SequenceJob.FIELDS) + SequenceJob.place(name)] = value
         memory[self._flag_uses] = flag
         return memory, memory.data, address

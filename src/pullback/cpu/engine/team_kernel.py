@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from string import Template
 
-from pullback.cpu.engine.kernel_records import Job, Step
+from pullback.cpu.engine.kernel_records import Job, SequenceJob
 from pullback.cpu.engine.sizes import LINE
 
 # The caller's part: take the team, copy the job to where its threads count it down, run it on all of them, give the team back. It
@@ -167,6 +167,6 @@ done:
 
 
 def assembly() -> tuple[str, tuple[str, ...]]:
-    places = {name: Step.place(name) for name, _ in Step.FIELDS}
-    sizes = {"words": len(Job.FIELDS), "bytes": Job.BYTES, "step_words": len(Step.FIELDS), "line": LINE}
+    places = {name: SequenceJob.place(name) for name, _ in SequenceJob.FIELDS}
+    sizes = {"words": len(Job.FIELDS), "bytes": Job.BYTES, "step_words": len(SequenceJob.FIELDS), "line": LINE}
     return Template(_TEXT).substitute(places, **sizes), ("team_lead", "team_sequence")

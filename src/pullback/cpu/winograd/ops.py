@@ -159,7 +159,7 @@ def convolve_steps(problem: Problem, order: FilterOrder) -> Steps | None:
     return Steps((*transform, convolve), plans.packed_bytes)
 
 
-def filter_steps(problem: Problem, _: FilterOrder) -> Steps | None:
+def filter_gradient_steps(problem: Problem, _: FilterOrder) -> Steps | None:
     """The filter gradient as jobs: A is dy, B is x."""
     if compacted(problem) is not None:
         return None
