@@ -6,8 +6,6 @@ other nobody else sees, unless a hook is on one of them. All else is called as t
 
 from __future__ import annotations
 
-import copyreg
-import types
 from contextlib import suppress
 from functools import cache, partial, wraps
 from typing import Any, NamedTuple
@@ -37,7 +35,7 @@ from pullback.torch.measuring import NONE, WHOLE, Trial, Turn, Verdict, nearly_o
 from pullback.torch.norm import Relu, lying
 from pullback.torch.norm_layers import LEAST_FUSED, BatchNormLayer, any_hooks, something_compiled
 from pullback.torch.pending import FUSES, Pending
-from pullback.torch.taking import WRAPPERS, is_taking, plain_class
+from pullback.torch.taking import WRAPPERS, Wrapped, is_taking, plain_class, wrapping_class
 from pullback.torch.whole_steps import OP
 
 UNITS = "pullback_units"  # attribute of a Sequential
@@ -246,21 +244,8 @@ def _make(key: Key, unit: Unit, input: torch.Tensor, weight: torch.Tensor) -> Co
     return None if how is None or how.shape.terms < 2 else ConvNorm(call, how, unit.relu)
 
 
-class Chained:
-    """A Sequential with a class made by `chained_class`, which pickles and copies as one of its own class."""
-
-    def __init_subclass__(cls) -> None:
-        """Not passed on: those who keep a list of their subclasses need not know of this one."""
-
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        reduced: Any = super().__reduce_ex__(protocol)
-        function, given, *rest = reduced
-        if function is not copyreg.__newobj__:  # type: ignore[attr-defined]
-            return (function, given, *rest)  # the module has a way of its own
-        return (_new, (plain_class(type(self)), *given[1:]), *rest)
-
-    def __prepare_scriptable__(self) -> Any:
-        raise RuntimeError("torch.jit.script knows PyTorch's own layers only: call pullback.torch.restore(model) first")
+class Chained(Wrapped):
+    """A Sequential whose forward takes units."""
 
 
 WRAPPERS.append(Chained)
@@ -268,8 +253,6 @@ WRAPPERS.append(Chained)
 
 @cache
 def chained_class(kind: Any) -> type[nn.Module]:
-    """A subclass of a Sequential's class, of the same name, whose forward takes units."""
-
     @wraps(kind.forward)
     def forward(self: Any, input: Any) -> Any:
         if is_compiling() or not torch.is_grad_enabled() or not isinstance(input, torch.Tensor) or not input.is_cpu:
@@ -278,15 +261,17 @@ def chained_class(kind: Any) -> type[nn.Module]:
             return kind.forward(self, input)
         return run_units(self, input)
 
-    body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return types.new_class(kind.__name__, (Chained, kind), {}, lambda namespace: namespace.update(body))
+    return wrapping_class(Chained, kind, forward)
+
+
+Chained.class_of = staticmethod(chained_class)
 
 
 def unchain(module: nn.Module) -> None:
     """The Sequential as it was."""
     kind: Any = type(module)
-    if issubclass(kind, Chained):
-        module.__class__ = kind.__mro__[kind.__mro__.index(Chained) + 1]
+    if kind.__bases__[0] is Chained:
+        module.__class__ = kind.__bases__[1]
     module.__dict__.pop(UNITS, None)
 
 
@@ -296,8 +281,3 @@ def has_units(module: nn.Module) -> bool:
     if not issubclass(kind, nn.Sequential) or (kind.forward, kind.__iter__) != (nn.Sequential.forward, nn.Sequential.__iter__):
         return False
     return any(unit.norm is not None for unit in _units(tuple(module._modules.values())))
-
-
-def _new(kind: Any, *given: Any) -> nn.Module:
-    made: nn.Module = chained_class(kind).__new__(chained_class(kind), *given)
-    return made

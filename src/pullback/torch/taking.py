@@ -11,7 +11,7 @@ import threading
 import types
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -78,8 +78,13 @@ def without_calls(forward: Callable[..., Any], *args: Any) -> Any:
     return forward(*args) if not _state.taking else with_calls(False, forward, *args)
 
 
-class TakesCalls:
-    """A module with a class made by `taking_class`, which pickles and copies as one of its own class."""
+class Wrapped:
+    """A module with a class made for it, a subclass of its own of the same name, which pickles and copies as one of its own class.
+
+    `class_of` makes that class, whose bases are the wrapper (a subclass of this one) and the module's own.
+    """
+
+    class_of: ClassVar[Callable[[Any], type[nn.Module]]]
 
     def __init_subclass__(cls) -> None:
         """Not passed on: those who keep a list of their subclasses need not know of this one."""
@@ -89,10 +94,14 @@ class TakesCalls:
         function, given, *rest = reduced
         if function is not copyreg.__newobj__:  # type: ignore[attr-defined]
             return (function, given, *rest)  # the module has a way of its own
-        return (_new, (plain_class(type(self)), *given[1:]), *rest)
+        return (_new, (type(self).__bases__[0], plain_class(type(self)), *given[1:]), *rest)
 
     def __prepare_scriptable__(self) -> Any:
-        raise RuntimeError("torch.jit.script knows PyTorch's own calls only: call pullback.torch.restore(model) first")
+        raise RuntimeError("torch.jit.script knows PyTorch's own layers only: call pullback.torch.restore(model) first")
+
+
+class TakesCalls(Wrapped):
+    """A module whose forward takes calls, or does not, as its TAKES says."""
 
 
 WRAPPERS.append(TakesCalls)
@@ -100,26 +109,33 @@ WRAPPERS.append(TakesCalls)
 
 @cache
 def taking_class(kind: Any) -> type[nn.Module]:
-    """A subclass of a module's class, of the same name, whose forward takes calls or does not, as the module's TAKES says."""
-
     @wraps(kind.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return with_calls(self.__dict__[TAKES], kind.forward, self, *args, **kwargs)
 
+    return wrapping_class(TakesCalls, kind, forward)
+
+
+TakesCalls.class_of = staticmethod(taking_class)
+
+
+def wrapping_class(wrapper: type, kind: Any, forward: Callable[..., Any]) -> type[nn.Module]:
+    """A subclass of a module's class with this forward."""
     body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return types.new_class(kind.__name__, (TakesCalls, kind), {}, lambda namespace: namespace.update(body))
+    return types.new_class(kind.__name__, (wrapper, kind), {}, lambda namespace: namespace.update(body))
 
 
 def plain_class(kind: Any) -> Any:
-    """The class that `taking_class` made this of, below what CUDA graphs made of that; the same class if neither made one."""
-    while kind.__mro__[1] in WRAPPERS:
-        kind = kind.__mro__[2]
+    """The class that wrappers were put around; the same class if none was."""
+    while kind.__bases__ and kind.__bases__[0] in WRAPPERS:
+        kind = kind.__bases__[1]
     return kind
 
 
-def _new(kind: Any, *given: Any) -> nn.Module:
-    made: nn.Module = taking_class(kind).__new__(taking_class(kind), *given)
-    return made
+def _new(wrapper: type[Wrapped], kind: Any, *given: Any) -> nn.Module:
+    made = wrapper.class_of(kind)
+    new: nn.Module = made.__new__(made, *given)
+    return new
 
 
 def calls_functions(module: nn.Module) -> bool:

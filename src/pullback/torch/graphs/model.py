@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import threading
 import traceback
-import types
 import warnings
 import weakref
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch import nn
 from pullback.torch.graphs.kinds import Given, NoGraphError, Parts, given, settings, why_not_now
 from pullback.torch.graphs.recording import Recording, Token
 from pullback.torch.replayed import to_be_replayed
-from pullback.torch.taking import WRAPPERS
+from pullback.torch.taking import WRAPPERS, wrapping_class
 
 GRAPHS = "pullback_graphs"  # attribute of a model whose calls are recorded
 EAGER_STEPS = 3  # of a kind, before it is recorded: in them kernels are compiled and chosen
@@ -238,13 +237,12 @@ def graphed_class(kind: Any) -> type[nn.Module]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__[GRAPHS].call(self, kind.forward, args, kwargs)
 
-    body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return types.new_class(kind.__name__, (Graphed, kind), {}, lambda namespace: namespace.update(body))
+    return wrapping_class(Graphed, kind, forward)
 
 
 def ungraphed(kind: Any) -> Any:
     """The class that `graphed_class` made this of; the same class if it made none."""
-    return kind.__mro__[2] if kind.__mro__[1] is Graphed else kind
+    return kind.__bases__[1] if kind.__bases__[0] is Graphed else kind
 
 
 def _graphed_again(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
