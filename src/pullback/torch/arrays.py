@@ -19,6 +19,8 @@ from pullback.rules import Array
 Function = TypeVar("Function", bound=Callable[..., Any])
 FIRST, LAST = "channels_first", "channels_last"
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+# Those that are summed as they are, which kernels run on the addresses of tensors.
+NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
 
 
 def untraced(function: Function) -> Function:

@@ -26,10 +26,9 @@ from pullback.ops.conv import conv_problem
 from pullback.problem import Problem
 from pullback.registry import MissingCode, chosen_kernel, selection
 from pullback.rules import Array
-from pullback.torch.arrays import FIRST, activation, filter_array, filter_result, from_last, result, to_last
+from pullback.torch.arrays import FIRST, NUMPY, activation, filter_array, filter_result, from_last, result, to_last
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
-_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
 
 
 class _Form(NamedTuple):
@@ -61,7 +60,7 @@ class _Form(NamedTuple):
         if self.strides[0] * self.shape[0] * self.dtype.itemsize < SMALLEST:
             small = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="cpu")
             return small, small.data_ptr()
-        array = new_array(self.memory_shape, _NUMPY[self.dtype])
+        array = new_array(self.memory_shape, NUMPY[self.dtype])
         return torch.from_numpy(array if self.back is None else array.transpose(self.back)), address_of(array)
 
 
@@ -95,6 +94,10 @@ class _Op:
             made, place = self.made.new()
             if self.jobs.run(a.data_ptr(), b.data_ptr(), place):
                 return made
+        return self.by_arrays(a, b)
+
+    def by_arrays(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """By the kernel's function, whatever the numbers are."""
         arrays = (
             filter_array(tensor, self.layout) if form is None else activation(tensor, self.layout)
             for tensor, form in zip((a, b), self.forms, strict=True)
@@ -125,12 +128,12 @@ class ConvCall:
     def __init__(self, x: torch.Tensor, filter: torch.Tensor, keywords: Mapping[str, Any]) -> None:
         """keywords: those of the op, its layout among them."""
         layout, dtype = keywords["layout"], x.dtype
-        self.x_shape, self.filter_shape, self.filter_strides, self.dtype = x.shape, filter.shape, filter.stride(), dtype
+        self.filter_shape, self.filter_strides, self.dtype = filter.shape, filter.stride(), dtype
         self.keywords, self.layout = keywords, layout
         weight = filter_array(filter, layout)
         shapes = _laid_out(tuple(x.shape), layout), weight.shape
         self.selection = selection()
-        self._problems = {op: conv_problem(op, "input", *shapes, _NUMPY[dtype], **keywords) for op in OPS}
+        self._problems = {op: conv_problem(op, "input", *shapes, NUMPY[dtype], **keywords) for op in OPS}
         batch, *rest = self._problems["conv"].output_shape
         size, channels = (rest[:-1], rest[-1]) if layout != FIRST else (rest[1:], rest[0])
         self.x_form = _Form.of(x.shape, layout, dtype)

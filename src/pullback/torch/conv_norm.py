@@ -54,11 +54,6 @@ def _norm_jobs(shape: Shape) -> JobSequence:
     return _joined(FORWARD_NAMES, *parts)
 
 
-@planned
-def _norm_gradient_jobs(shape: Shape) -> JobSequence:
-    return _joined(BACKWARD_NAMES, gradient_steps(shape, "made", "dmade"))
-
-
 def _joined(names: tuple[str, ...], *parts: Steps) -> JobSequence:
     """One after the other, in the same working memory: none reads what another has left there."""
     return JobSequence([step for part in parts for step in part.steps], names, max(part.work_bytes for part in parts))
@@ -104,7 +99,7 @@ class ConvNorm:
         if ours and jobs is not None and jobs.run(x.data_ptr(), filter.data_ptr(), made_at, *rest):
             return made, y
         if ours:
-            made = kernels.named("conv", self.call.forward, x, filter)
+            made = kernels.named("conv", self.call.forward.by_arrays, x, filter)
         else:
             made = kernels.listened("conv", torch.convolution, x, filter, None, *torch_arguments(self.call.keywords))
         if made.stride() != made_form.strides:
@@ -142,10 +137,7 @@ class _ConvNorm(torch.autograd.Function):
         call = ctx.of.call
         if torch.is_grad_enabled() or not is_plain((g,)) or g.dtype is not call.dtype or not call.is_selected():
             return (*nothing, *_again(ctx, g))
-        if torch.autograd._profiler_enabled():
-            with torch.profiler.record_function(f"{kernels.NAMESPACE}::conv_norm_grad"):
-                return (*nothing, *_gradients(ctx, g))
-        return (*nothing, *_gradients(ctx, g))
+        return (*nothing, *kernels.named("conv_norm_grad", _gradients, ctx, g))
 
 
 _apply = super(torch.autograd.Function, _ConvNorm).apply
@@ -153,11 +145,7 @@ _apply = super(torch.autograd.Function, _ConvNorm).apply
 
 def conv_norm(of: ConvNorm, way: Way, *arguments: Any) -> torch.Tensor:
     """relu(normalized convolution) in training, with derivatives. arguments: as _ConvNorm.forward has them."""
-    if torch.autograd._profiler_enabled():
-        with torch.profiler.record_function(f"{kernels.NAMESPACE}::conv_norm"):
-            seen: torch.Tensor = _apply(of, way, *arguments)
-            return seen
-    y: torch.Tensor = _apply(of, way, *arguments)
+    y: torch.Tensor = kernels.named("conv_norm", _apply, of, way, *arguments)
     return y
 
 
@@ -185,9 +173,9 @@ def _gradients(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         0 if weight is None else weight.data_ptr(), dx_at, df_at,
     )  # fmt: skip
     if dx_ours and not (fine and call.input_gradient.steps is not None):
-        dx = kernels.named("conv_grad_input", call.input_gradient, dmade, weight)
+        dx = kernels.named("conv_grad_input", call.input_gradient.by_arrays, dmade, weight)
     if df_ours and not (fine and call.filter_gradient.steps is not None):
-        df = kernels.named("conv_grad_filter", call.filter_gradient, dmade, x)
+        df = kernels.named("conv_grad_filter", call.filter_gradient.by_arrays, dmade, x)
     left = (wants_x and not dx_ours, wants_filter and not df_ours, False)
     if any(left):
         theirs = torch.ops.aten.convolution_backward(

@@ -22,7 +22,24 @@ from pullback.torch.autograd import OPS, is_plain
 
 aten = torch.ops.aten
 ADD_BIAS = ("depthwise",)  # kernels of the forward op that take one
+GPU_PLANS, MOST_PLANS = "pullback_gpu_plans", 64  # attribute of a layer that has been called on a GPU
 Bound = tuple[Any, Callable[..., Any]] | None  # a problem and what runs it
+
+
+class GpuPlans(dict[Any, Any]):
+    """Of one layer, by kinds of input. Copies and pickles begin anew."""
+
+    def __reduce__(self) -> Any:
+        return GpuPlans, ()
+
+    def __deepcopy__(self, memo: Any) -> GpuPlans:
+        return GpuPlans()
+
+    def keep(self, key: Any, plan: Any) -> Any:
+        if len(self) >= MOST_PLANS:
+            self.clear()
+        self[key] = plan
+        return plan
 
 
 class ConvPlan(NamedTuple):

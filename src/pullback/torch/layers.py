@@ -28,7 +28,7 @@ from pullback.torch.choice import (
 )
 from pullback.torch.choices import CHOICES, UNKNOWN, Key, can_measure, is_paused, key_of, ops_wanted
 from pullback.torch.conv_calls import ConvCall
-from pullback.torch.gpu_layers import ready
+from pullback.torch.gpu_layers import GPU_PLANS, GpuPlans, ready
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
 from pullback.torch.on_gpu import THEIRS, conv_kernels, pool_kernels
@@ -43,17 +43,6 @@ CUDNN = "on a GPU cuDNN has it"
 GPU_SMALL_WORK, GPU_SMALL_POOL = 1 << 28, 1 << 22
 GPU_SMALL = "it is so small for a GPU that the call would cost more than it saves"
 NO_OPS: frozenset[str] = frozenset()
-GPU_PLANS, MOST_GPU_PLANS = "pullback_gpu_plans", 64  # attribute of a layer that has been called on a GPU
-
-
-class GpuPlans(dict[Any, Any]):
-    """Of one layer, by kinds of input. Copies and pickles begin anew."""
-
-    def __reduce__(self) -> Any:
-        return GpuPlans, ()
-
-    def __deepcopy__(self, memo: Any) -> GpuPlans:
-        return GpuPlans()
 
 
 class Accelerated:
@@ -117,9 +106,7 @@ class Accelerated:
             plans = self.__dict__[GPU_PLANS] = GpuPlans()
         plan = plans.get(key, UNKNOWN)
         if plan is UNKNOWN:
-            if len(plans) >= MOST_GPU_PLANS:
-                plans.clear()
-            plan = plans[key] = self.gpu_plan(input, *more) if self.why_left(input) is None else None
+            plan = plans.keep(key, self.gpu_plan(input, *more) if self.why_left(input) is None else None)
         if plan is None or not ready(input):
             theirs: Any = super()
             return without_calls(theirs.forward, input, *more)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from pullback.cpu.engine.dense import Order, order_in
@@ -22,10 +21,10 @@ from pullback.cpu.norm.gradient import apply_plan, gradient_plans
 from pullback.cpu.norm.layout import Shape, shape_of, top_word
 from pullback.cpu.norm.normalize import normalize_plan
 from pullback.cpu.norm.statistics import statistics_plans
+from pullback.torch.arrays import NUMPY
 from pullback.torch.autograd import is_plain
 from pullback.torch.kernels import NAMESPACE
 
-_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -38,7 +37,7 @@ class Lying(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _lying(size: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Lying | None:
-    known = _NUMPY[dtype]
+    known = NUMPY[dtype]
     order = order_in(size, tuple(known.itemsize * step for step in strides), known.itemsize)
     return None if order is None else Lying(shape_of(order, size[1], known), order)
 

@@ -11,8 +11,9 @@ from torch import nn
 from pullback import registry
 from pullback.torch.chains import UNITS, chained_class, has_units, unchain
 from pullback.torch.choices import CHOICES, Choices
+from pullback.torch.gpu_layers import GPU_PLANS
 from pullback.torch.graphs.model import GRAPHS, set_graphs
-from pullback.torch.layers import GPU_PLANS, Accelerated
+from pullback.torch.layers import Accelerated
 from pullback.torch.modules import BACK, GPU_SWAPS, SWAPS
 from pullback.torch.norm_layers import NormLayer
 from pullback.torch.pending import FUSES

@@ -157,11 +157,16 @@ def run_padded_gather(
     return run_gather(problem, plan(problem, bool(np.isfinite(factors).all())), source, factors)
 
 
-def in_place_steps(plan: Plan, order: FilterOrder) -> Steps | None:
-    """A gather as jobs, by a plan that reads weights as channels_first has them."""
-    if order != TAPS_LAST:
+def in_place_steps(
+    problem: Problem, order: FilterOrder, gather_plan: Callable[[Problem], Plan], filter_plans: Callable[[Problem], FilterPlans]
+) -> Steps | None:
+    """The jobs of a kernel that runs in place: gathers read weights as channels_first has them."""
+    problem, _ = near(problem)
+    if problem.op == "conv_grad_filter":
+        return filter_gradient_steps(filter_plans(problem))
+    if order != TAPS_LAST or problem.dtype.name not in NATIVE:
         return None
-    return Steps((Step(plan, {"source": A, "weights": B, "target": OUT}),), 0)
+    return Steps((Step(gather_plan(problem), {"source": A, "weights": B, "target": OUT}),), 0)
 
 
 def padded_gather_steps(problem: Problem, plan: Callable[[Problem, bool], Plan], order: FilterOrder) -> Steps | None:

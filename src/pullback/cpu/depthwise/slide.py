@@ -10,10 +10,8 @@ from typing import Any
 
 from pullback.cpu.conv.common import lanes_of, moved_bytes
 from pullback.cpu.conv.filter_order import FilterOrder
-from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.depthwise import flat, tuning
 from pullback.cpu.depthwise.common import (
-    filter_gradient_steps,
     in_place_can,
     in_place_steps,
     near,
@@ -72,10 +70,7 @@ def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:
 
 
 def steps(problem: Problem, order: FilterOrder) -> Steps | None:
-    problem, _ = near(problem)
-    if problem.op == "conv_grad_filter":
-        return filter_gradient_steps(filter_plans(problem))
-    return in_place_steps(gather_plan(problem), order) if problem.dtype.name in NATIVE else None
+    return in_place_steps(problem, order, gather_plan, filter_plans)
 
 
 def _variant(problem: Problem, kernel: str) -> Variant:
