@@ -77,7 +77,7 @@ class _Op:
         half = array.dtype.name == "bfloat16"
         tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if half else torch.from_numpy(array)
         if self.task.layout == "channels_first":
-            return tensor
+            return tensor.clone()  # in memory of PyTorch's own
         last = torch.channels_last if self.rank == 2 else torch.channels_last_3d
         return tensor.contiguous(memory_format=last)
 

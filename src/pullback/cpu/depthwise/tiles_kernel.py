@@ -21,7 +21,7 @@ from pullback.cpu.depthwise.records import FEW_COLUMNS
 from pullback.cpu.simd.vectors import I64
 
 CHUNK = 3  # taps that share the source vectors they read
-WHOLE_ROWS = range(2, 8)  # taps of a row for which there is a loop over rows of taps and nothing within it
+WHOLE_ROWS = range(1, 8)  # taps of a row for which there is a loop over rows of taps and nothing within it
 NEAR_PLACES = 8  # of a row that are told from one address by indices: those of more would not fit into the registers
 CELLS_AT_ONCE = 4  # of a products tile, which share the source vectors they read
 
@@ -141,7 +141,7 @@ def make_cells_tile(lanes: Any, cells: int, reach: int, registers: int, permuted
                     zeros = [emitter.zero] * cells
                     return emitter.over_taps((e0, e1, zero, parts), (outer, inner), (source, weights), zeros, body)
 
-                if registers and (reach > 0 or cells < FEW_COLUMNS):
+                if registers:
                     totals = emit_choice(builder, taps, {size: partial(whole_rows, size) for size in WHOLE_ROWS}, any_rows)
                 else:
                     totals = any_rows()

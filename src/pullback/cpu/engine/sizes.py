@@ -9,6 +9,7 @@ import numpy as np
 from pullback.cpu.machine_code.levels import level
 
 LINE = 64  # bytes of a cache line
+AHEAD = 4 << 10  # bytes from what is read to what is prefetched, about: it lies in the last-level cache, or beyond it
 PAGE = 4096  # bytes
 
 

@@ -19,7 +19,7 @@ from pullback.cpu.engine.plan_cache import planned
 from pullback.cpu.pool import run
 from pullback.cpu.pool.channels import target_rows
 from pullback.cpu.pool.common import Table, shape_of, variant
-from pullback.cpu.pool.forward import blocked, max_fields, winner_row_bytes
+from pullback.cpu.pool.forward import blocked_columns, max_fields, over_channels_fields, winner_row_bytes
 from pullback.cpu.pool.records import Axis, ChannelsAvgGrad, ChannelsMaxForward
 from pullback.cpu.pool.tables import lines_in_scratch, same_divisor
 from pullback.cpu.refusals import ordinary
@@ -57,11 +57,10 @@ def max_plan(problem: AdaptiveProblem) -> Plan:
     window = _with_units(problem.window, MOST_MAX_AXES - problem.window.rank, 1)
     problem = replace(problem, window=window)
     shape = shape_of(problem)
-    blocks, pieces = blocked(shape, False)
+    blocks, pieces = blocked_columns(shape, 0)
     lines, scratch = lines_in_scratch(window, True, winner_row_bytes(problem, shape))
-    fields = (
-        lines | max_fields(problem, _axis_table(window.output_size, window.input_size)) | blocks | {"channels": shape.channels}
-    )
+    found = max_fields(problem, _axis_table(window.output_size, window.input_size))
+    fields = lines | over_channels_fields(found) | blocks
     compiled = variant(problem, "channels", "max_forward", finds_winners=True)
     return make_plan(compiled, ChannelsMaxForward, pieces, scratch, shape.moved_bytes, fields)
 

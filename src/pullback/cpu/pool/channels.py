@@ -10,10 +10,10 @@ from pullback.cpu.engine.machine import machine
 from pullback.cpu.engine.pieces import streams
 from pullback.cpu.engine.plan import Plan, make_plan
 from pullback.cpu.engine.plan_cache import planned
-from pullback.cpu.engine.sizes import ceil_div, sum_bytes
+from pullback.cpu.engine.sizes import AHEAD, ceil_div, sum_bytes
 from pullback.cpu.pool import choice, planes
 from pullback.cpu.pool.common import Shape, Table, divisors, lanes_at_once, row_block, shape_of, simplified, variant
-from pullback.cpu.pool.forward import blocked, forward_fields, winner_row_bytes
+from pullback.cpu.pool.forward import blocked_columns, forward_fields, over_channels_fields, winner_row_bytes
 from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
 from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, reader_table, same_divisor, sources
 from pullback.cpu.refusals import ordinary
@@ -51,11 +51,14 @@ def forward_plan(problem: Problem, rows_each: int = 0) -> Plan:
     """max_pool or avg_pool; rows_each: output rows of a piece, or 0 for as many as pay."""
     problem = simplified(problem)
     shape, is_max = shape_of(problem), problem.winner is not None
-    blocks, pieces = blocked(shape, rows_each)
+    blocks, pieces = blocked_columns(shape, rows_each)
     fields, scratch = forward_fields(problem, shape, winner_row_bytes(problem, shape), wide_divisors=False)
+    if is_max:
+        step, far = problem.window.stride[-1] * shape.channels * shape.size, shape.moved_bytes > machine().l2_bytes
+        fields = over_channels_fields(fields) | {"ahead": step * ceil_div(AHEAD, step) if far else 0}
     record = ChannelsMaxForward if is_max else ChannelsAvgForward
     compiled = variant(problem, "channels", "max_forward" if is_max else "avg_forward", finds_winners=is_max)
-    return make_plan(compiled, record, pieces, scratch, shape.moved_bytes, fields | blocks | {"channels": shape.channels})
+    return make_plan(compiled, record, pieces, scratch, shape.moved_bytes, fields | blocks)
 
 
 def input_rows(problem: Problem, shape: Shape, rows_each: int) -> tuple[dict[str, Any], int, int]:

@@ -13,7 +13,7 @@ from pullback.cpu.pool.over_channels_kernel import finish_rows, make_over_channe
 from pullback.cpu.pool.records import ChannelsAvgForward, ChannelsAvgGrad, ChannelsMaxForward
 from pullback.cpu.pool.rules_kernel import make_loses, make_takes
 from pullback.cpu.pool.windows_kernel import NO_LINES, axes_of, cells_read, cells_reading, line_at, lines_of
-from pullback.cpu.simd.native import LINE, fill_zero, in_order, opaque
+from pullback.cpu.simd.native import LINE, fill_zero, in_order, opaque, prefetch
 from pullback.cpu.simd.vectors import choose, get_int, inline
 
 
@@ -25,62 +25,91 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
     over_channels, over_many_channels = make_over_channels(lanes)
     _, index_row = make_exact(lanes, ties, nan, floor, losers)
 
-    def make_max(width, load, store, store_winners):
+    @inline
+    def fetch(at, n, ahead):
+        """The cells of a later output: strides are beyond what the CPU itself sees coming."""
+        if ahead:
+            for place in range(at + ahead, at + ahead + n * SIZE, LINE):
+                prefetch(place)
+
+    def make_max(width, load, store, store_winners, indexed):
+        """indexed: winners are made as flat indices, int64, by what `bases` has for each tap, beyond `first`."""
         splat, splat_winner = width.splat, width.splat_winner
+        no_winner, item = (-1, 8) if indexed else (NONE, WINNER)
         takes, loses = make_takes(width, ties, nan), make_loses(width, floor)
 
         @inline
-        def best_of(c, n, source, y, winners, lines, cells, empty, above):
+        def code_of(bases, tap):
+            return get_int(bases + 8 * tap) if indexed else opaque(tap)
+
+        @inline
+        def best_of(c, n, source, y, winners, lines, cells, empty, above, first, bases, ahead):
             """Value and winner of n channels of one window; y or winners may be 0 for not wanted."""
             line_table, line_count = lines
             cell0, count, step, col_tap, _ = cells
             if line_count == 0 or count == 0:
-                best, winner = splat(empty), splat_winner(NONE)
+                best, winner = splat(empty), splat_winner(no_winner)
             else:
                 x, line = source + (cell0 + c) * SIZE, line_at(line_table, 0)
-                best, winner = load(x + line.place * SIZE, n), splat_winner(line.tap + col_tap)
+                best, winner = load(x + line.place * SIZE, n), splat_winner(code_of(bases, line.tap + col_tap))
                 for e in range(line_count):
                     line = line_at(line_table, e)
                     at, tap = x + line.place * SIZE, line.tap + col_tap
                     for k in range(count):
                         cell = load(at, n)
+                        fetch(at, n, ahead)
                         wins = takes(cell, best)
                         best = choose(wins, cell, best)
-                        winner = choose(wins, splat_winner(opaque(tap + k)), winner)
+                        winner = choose(wins, splat_winner(code_of(bases, tap + k)), winner)
                         at += step * SIZE
                 if losers:
                     none = loses(best, above)
-                    best, winner = choose(none, splat(empty), best), choose(none, splat_winner(NONE), winner)
+                    best, winner = choose(none, splat(empty), best), choose(none, splat_winner(no_winner), winner)
             if y:
                 store(y + c * SIZE, best, n)
-            if winners:
-                store_winners(winners + c * WINNER, winner, n)
+            if indexed:
+                store_winners(winners + c * item, winner, first + c, n)
+            elif winners:
+                store_winners(winners + c * item, winner, n)
 
         return best_of
 
-    max8 = make_max(octo, octo.load, octo.store, octo.store_winners)
-    max4 = make_max(quad, quad.load, quad.store, quad.store_winners)
-    max2 = make_max(pair, pair.load, pair.store, pair.store_winners)
-    max1 = make_max(lanes, lanes.load_some, lanes.store_some, lanes.store_winners_some)
+    max8 = make_max(octo, octo.load, octo.store, octo.store_winners, False)
+    max4 = make_max(quad, quad.load, quad.store, quad.store_winners, False)
+    max2 = make_max(pair, pair.load, pair.store, pair.store_winners, False)
+    max1 = make_max(lanes, lanes.load_some, lanes.store_some, lanes.store_winners_some, False)
+    index8 = make_max(octo, octo.load, octo.store, octo.store_indices, True)
+    index4 = make_max(quad, quad.load, quad.store, quad.store_indices, True)
+    index2 = make_max(pair, pair.load, pair.store, pair.store_indices, True)
+    index1 = make_max(lanes, lanes.load_some, lanes.store_some, lanes.store_indices_some, True)
 
     def max_forward(args: ChannelsMaxForward, piece, scratch):
         depth_axis, row_axis, col_axis = axes_of(args)
         channels, cols, in_row = args.channels, col_axis.outputs, col_axis.cells * args.channels
         source_image = depth_axis.cells * row_axis.cells * in_row
         known, lines = NO_LINES, (0, 0)
-        image, r = piece * args.block // args.rows, piece * args.block % args.rows
-        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+        block, part = piece // args.parts, piece % args.parts
+        first_col, end_col = part * args.part_cols, min(part * args.part_cols + args.part_cols, cols)
+        image, r = block * args.block // args.rows, block * args.block % args.rows
+        for row in range(block * args.block, min(block * args.block + args.block, args.images * args.rows)):
             at = row * cols * channels
             own = scratch if args.indices and not args.winners else (args.winners + at * WINNER if args.winners else 0)
+            base = image * args.index_image + get_int(args.row_base + 8 * r)
             line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, in_row, r)
             source = args.x + (image * source_image + line * in_row) * SIZE
-            for col in range(cols):
+            for col in range(first_col, end_col):
                 out = args.y + (at + col * channels) * SIZE if args.y else 0
-                code = own + col * channels * WINNER if own else 0
-                given = (source, out, code, lines, cells_read(col_axis, channels, col), args.empty, args.above)
-                over_many_channels(channels, max8, max4, max2, max1, given)
-            if args.indices:
-                index_row(args, args.indices + 8 * at, own, cols, channels, image, r)
+                cells = cells_read(col_axis, channels, col)
+                if args.indexed and args.indices:
+                    code, first = args.indices + 8 * (at + col * channels), base + get_int(args.col_base + 8 * col)
+                    given = (source, out, code, lines, cells, args.empty, args.above, first, args.tap_base, args.ahead)
+                    over_many_channels(channels, index8, index4, index2, index1, given)
+                else:
+                    code = own + col * channels * WINNER if own else 0
+                    given = (source, out, code, lines, cells, args.empty, args.above, 0, 0, args.ahead)
+                    over_many_channels(channels, max8, max4, max2, max1, given)
+            if args.indices and not args.indexed:
+                index_row(args, args.indices + 8 * at, own, first_col, end_col, channels, image, r)
             r += 1
             if r == args.rows:
                 image, r = image + 1, 0
@@ -146,12 +175,14 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
         channels, cols, in_row = args.channels, col_axis.outputs, col_axis.cells * args.channels
         source_image = depth_axis.cells * row_axis.cells * in_row
         known, lines = NO_LINES, (0, 0)
-        image, r = piece * args.block // args.rows, piece * args.block % args.rows
-        for row in range(piece * args.block, min(piece * args.block + args.block, args.images * args.rows)):
+        block, part = piece // args.parts, piece % args.parts
+        first_col, end_col = part * args.part_cols, min(part * args.part_cols + args.part_cols, cols)
+        image, r = block * args.block // args.rows, block * args.block % args.rows
+        for row in range(block * args.block, min(block * args.block + args.block, args.images * args.rows)):
             line, known, lines = lines_of(scratch + args.lines_start, known, lines, args, in_row, r)
             source = args.x + (image * source_image + line * in_row) * SIZE
             row_divisor = get_int(args.row_div + 8 * r)
-            for col in range(cols):
+            for col in range(first_col, end_col):
                 cells = cells_read(col_axis, channels, col)
                 out = args.y + (row * cols + col) * channels * SIZE
                 if lines[1] * cells[1] == 0:

@@ -63,11 +63,11 @@ def make_exact(lanes: Any, ties: str, nan: str, floor: bool, losers: bool) -> tu
                 put_winner(winners + i * WINNER, tap)
 
     @outline
-    def index_row(args, indices, winners, cols, channels, image, row):
-        """Winners of one row of an image as flat indices into the input, -1 for none."""
+    def index_row(args, indices, winners, first_col, cols, channels, image, row):
+        """Winners of the columns of a row of an image, from first_col to cols, as flat indices into the input, -1 for none."""
         stay_outline()
         base = image * args.index_image + get_int(args.row_base + 8 * row)
-        for col in range(cols):
+        for col in range(first_col, cols):
             first = base + get_int(args.col_base + 8 * col)
             for c in range(channels):
                 at = col * channels + c

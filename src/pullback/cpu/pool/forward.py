@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pullback.cpu.engine.pieces import PIECE_BYTES
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.cpu.pool.common import Shape, Table, divisors, floor_of, row_block, wide_row
 from pullback.cpu.pool.tables import axis_table, in_three, lines_in_scratch, tap_bases
+from pullback.cpu.pool.tuning import FEW_PIECES
 from pullback.problem import Problem
 
 
@@ -45,8 +47,24 @@ def max_fields(problem: Problem, axes: Table) -> dict[str, Any]:
     return given | {"axes": axes, "empty": problem.empty, "above": floor_of(problem)} | index_tables(problem)
 
 
+def over_channels_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Those of MaxForward with the one that ChannelsMaxForward has beside."""
+    return fields | {"ahead": 0, "indexed": int(fields["tap_base"].max(initial=0) < 1 << 31)}
+
+
 def blocked(shape: Shape, rows_each: int) -> tuple[dict[str, int], int]:
     """The fields of Blocked, and the pieces; rows_each: output rows of a piece, or 0 for as many as pay."""
     rows = shape.images * shape.out_rows
     block = rows_each or row_block(rows, shape.moved_bytes // max(1, rows))
     return {"block": block, "images": shape.images, "rows": shape.out_rows}, ceil_div(rows, block)
+
+
+def blocked_columns(shape: Shape, rows_each: int) -> tuple[dict[str, int], int]:
+    """The fields of OverChannels, and the pieces: rows of one axis alone may be few and long."""
+    blocks, pieces = blocked(shape, rows_each)
+    parts = 1
+    if not rows_each and pieces < FEW_PIECES:
+        parts = min(ceil_div(shape.moved_bytes, max(1, pieces) * PIECE_BYTES), shape.out_cols)
+    part_cols = ceil_div(shape.out_cols, max(1, parts))
+    parts = ceil_div(shape.out_cols, max(1, part_cols))
+    return blocks | {"channels": shape.channels, "part_cols": part_cols, "parts": parts}, pieces * parts

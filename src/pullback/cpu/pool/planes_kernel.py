@@ -142,7 +142,7 @@ def build(lanes: Any, ties: str = "first", nan: str = "propagate", floor: bool =
                     volume = args.x + image * depth_axis.cells * row_axis.cells * in_row * SIZE
                     look_again(args, volume + line * in_row * SIZE, target, own, args.channels, lines, col_axis)
                 if args.indices:
-                    index_row(args, args.indices + 8 * at, own, cols, args.channels, image, r)
+                    index_row(args, args.indices + 8 * at, own, 0, cols, args.channels, image, r)
 
     @inline
     def sum_places(args, areas, sums, count, planes):

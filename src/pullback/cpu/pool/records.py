@@ -80,12 +80,23 @@ class Blocked(Record):
     ints = "block images rows"
 
 
-class ChannelsMaxForward(MaxForward, Blocked):
-    ints = "channels"
+class OverChannels(Blocked):
+    """Where rows are few they are cut as well: `parts` of them, `part_cols` columns each, are as many pieces."""
+
+    ints = "channels part_cols parts"
 
 
-class ChannelsAvgForward(AvgForward, Blocked):
-    ints = "channels"
+class ChannelsMaxForward(MaxForward, OverChannels):
+    """indexed: distances from tap to tap fit into 32 bits, so that flat indices are made in registers.
+
+    ahead: bytes from a cell to the one that is prefetched meanwhile, or 0.
+    """
+
+    ints = "indexed ahead"
+
+
+class ChannelsAvgForward(AvgForward, OverChannels):
+    pass
 
 
 class RowsMaxForward(MaxForward, Blocked):

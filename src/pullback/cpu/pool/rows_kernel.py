@@ -155,7 +155,7 @@ def build(
             if max_row(source, target, own, lines, col_axis, args.above, limit):
                 look_again(args, source, target, own, 1, lines, col_axis)
             if args.indices:
-                index_row(args, args.indices + 8 * row * cols, own, cols, 1, image, r)
+                index_row(args, args.indices + 8 * row * cols, own, 0, cols, 1, image, r)
             r += 1
             if r == args.rows:
                 image, r = image + 1, 0

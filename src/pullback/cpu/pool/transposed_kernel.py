@@ -122,7 +122,7 @@ def build(lanes: Any) -> dict[str, Any]:
                         row = block.first_target + i
                         at = (plane + p) * args.target_cells + row * args.target_row
                         winners = own + (p * cells + i * args.target_row) * WINNER
-                        index_row(args, args.indices + 8 * at, winners, args.target_row, 1, plane + p, row)
+                        index_row(args, args.indices + 8 * at, winners, 0, args.target_row, 1, plane + p, row)
 
     def avg_forward(args: TransposedAvgForward, piece, scratch):
         arguments, rest = inner_of(args, scratch)

@@ -46,3 +46,4 @@ CHANNELS_TAPS = {"max": (2.05, 2.7, 3.15), "average": (1.75, 1.75, 2.5)}
 PLANES_RESULT, PLANES_UNPACKED = {"max": 20.0, "average": 25.0}, {"max": 3.3, "average": 8.0}
 PLANES_SPLIT_CELL, PLANES_SPLIT = 8.0, 1.5
 PLANES_GAIN = 0.9  # of the cost of vectors over channels at most
+FEW_PIECES = 32  # of whole rows, below which rows are cut as well

@@ -152,6 +152,8 @@ class Lanes:
 
             return winners(types.int64), emit
 
+        self.store_indices, self.store_indices_some = _make_index_stores(winners)
+
         # Winner numbers as they are in memory: enough to compare, and a register holds more of them.
         codes = self.codes = Vector(self.winner, count)
         self.load_codes, self.load_codes_some, self.store_codes, self.store_codes_some = vector_memory(
@@ -327,6 +329,40 @@ class Lanes:
         if registers == 2:
             self.join = join
         self.takes, self.interleave = tuple(make_take(first) for first in range(registers)), interleave
+
+
+def _make_index_stores(winners: Vector) -> tuple[Any, Any]:
+    """(store_indices, store_indices_some) of distances as wide as tap numbers are in registers."""
+    count = winners.lanes
+    wide = ir.VectorType(I64, count)
+
+    def indices(builder: Any, distances: Any, first: Any) -> Any:
+        near = distances if distances.type == wide else builder.zext(distances, wide)
+        lanes = builder.add(splat_lanes(builder, first, count), constant_vector(wide, range(count)))
+        none = builder.icmp_signed("==", distances, ir.Constant(distances.type, [-1] * count))
+        return builder.select(none, ir.Constant(wide, [-1] * count), builder.add(near, lanes))
+
+    @intrinsic
+    def store_indices(context: Any, address: Any, distances: Any, first: Any, n: Any) -> Any:
+        """first + lane + distance as int64 in each lane, -1 where the distance is -1."""
+
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.store(indices(builder, args[1], args[2]), pointer(builder, args[0], wide), align=8)
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, winners, types.int64, types.int64), emit
+
+    @intrinsic
+    def store_indices_some(context: Any, address: Any, distances: Any, first: Any, n: Any) -> Any:
+        """The same in the first n lanes."""
+
+        def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            masked_store(builder, args[0], indices(builder, args[1], args[2]), some_lanes(builder, args[3], count))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, winners, types.int64, types.int64), emit
+
+    return store_indices, store_indices_some
 
 
 def _concatenate(builder: Any, a: Any, b: Any) -> Any:
