@@ -78,9 +78,12 @@ def groups_pay(problem: Problem) -> str | None:
     """Why `direct`, whose vectors hold channels of one group only, is quicker than spreading all groups over vectors."""
     if is_depthwise(problem):
         return several_groups(problem)
-    most = max(group_channels(problem))
-    if most > tuning.MOST_GROUP_CHANNELS:
-        return f"it is for groups of at most {tuning.MOST_GROUP_CHANNELS} channels in and out, not {most}"
+    few, most = sorted(group_channels(problem))
+    limit = tuning.MOST_GROUP_CHANNELS
+    if problem.op == "conv_grad_filter" and problem.layout == "channels_first" and max(problem.window.stride) == 1:
+        limit *= 1 if few > tuning.FEWEST_GROUP_CHANNELS else 2
+    if most > limit:
+        return f"it is for groups of at most {limit} channels in and out, not {most}"
     if problem.layout == "channels_first" and problem.window.tap_count == 1 and not _has_few_products(problem):
         return "windows of one cell are plain matrix products, or read few cells of the rows that it takes apart"
     if problem.layout == "channels_first" and (better := _better_over_planes(problem)) is not None:

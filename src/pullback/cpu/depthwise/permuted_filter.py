@@ -41,11 +41,13 @@ def can(problem: Problem) -> str | None:
 
 def pays(problem: Problem) -> str | None:
     """Why it would take longer: the permutes of a cell are too many beside the products that each is used for."""
-    if is_depthwise(problem):
-        return "no channel is spread where groups have one"
     settled, _ = near(problem)
     lanes, (x_channels, y_channels) = sides_of(settled).lanes, group_channels(settled)
+    if is_depthwise(problem):
+        return None if _few_channels(settled, lanes) else "no channel is spread where groups have one"
     if x_channels < y_channels:
+        if x_channels == 1 and settled.window.tap_count > tuning.PERMUTED_ONE_TAPS * math.prod(settled.window.stride):
+            return "it is slow at large windows over one channel"
         if x_channels <= tuning.PERMUTED_ROWS and y_channels <= _widest(settled) * lanes:
             return None
         return "it is for few channels of x where dy has more, and these must fit into few vectors"
@@ -54,13 +56,27 @@ def pays(problem: Problem) -> str | None:
     return None
 
 
+def _few_channels(problem: Problem, lanes: int) -> bool:
+    """Whether the channels of groups of one are so few that other kernels would spend most of the time around their vectors."""
+    window, channels = problem.window, problem.channels_in
+    if channels > lanes or window.tap_count * channels > tuning.PERMUTED_DEPTHWISE_SUMS:
+        return False
+    return window.rank == 1 or window.tap_count * channels <= tuning.PERMUTED_DEPTHWISE_REUSE * math.prod(window.stride)
+
+
 def _most_of_groups(problem: Problem, x_channels: int, lanes: int) -> float:
     """Channels of dy in a group that pay, where x has as many or more."""
     if x_channels > tuning.PERMUTED_GROUP_LANES * lanes:
         return 0
     if problem.window.tap_count == 1:
         return tuning.PERMUTED_SHARE * lanes
-    return lanes / 2 if 2 * x_channels <= lanes else tuning.PERMUTED_FEW
+    if _fills_tiles(problem.window):
+        return tuning.PERMUTED_SHARE * lanes
+    return lanes / 2 if x_channels < lanes else tuning.PERMUTED_FEW
+
+
+def _fills_tiles(window: Window) -> bool:
+    return window.rank < 3 and window.kernel[-1] in tuning.PERMUTED_ROW_TAPS
 
 
 def _most_dense(problem: Problem, x_channels: int, lanes: int) -> float:
@@ -72,11 +88,13 @@ def _most_dense(problem: Problem, x_channels: int, lanes: int) -> float:
         strided and x_channels <= tuning.PERMUTED_SHARE_LANES * lanes
     ):
         most = tuning.PERMUTED_SHARE * lanes
+    elif single:
+        most = tuning.PERMUTED_ROWS if strided else tuning.PERMUTED_FEWER
+    elif _fills_tiles(problem.window):
+        most = tuning.PERMUTED_SHARE * lanes
     else:
-        most = tuning.PERMUTED_FEWER if single and not strided else tuning.PERMUTED_ROWS
-    if x_channels > tuning.PERMUTED_MOST_LANES * lanes:
-        return min(most, tuning.PERMUTED_FEWER) if x_channels <= tuning.PERMUTED_FEWER_LANES * lanes and strided else 0
-    return most
+        most = tuning.PERMUTED_MORE_ROWS if x_channels > tuning.PERMUTED_GROUP_LANES * lanes else tuning.PERMUTED_ROWS
+    return most if x_channels <= tuning.PERMUTED_MOST_LANES * lanes else 0
 
 
 def _widest(problem: Problem) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,13 +41,20 @@ from pullback.rules import Array
 from pullback.window import Window
 
 MODULE = "depthwise.planes"
-pays = groups_pay
 
 
 def can(problem: Problem) -> str | None:
     if problem.layout != "channels_first":
         return "its vectors run along planes, and channels_last has channels between their cells"
     return ordinary(problem)
+
+
+def pays(problem: Problem) -> str | None:
+    from pullback.cpu.depthwise import filter_times  # which asks this module what it does
+
+    if filter_times.is_dense(problem):
+        return filter_times.why_not(problem, "planes")
+    return groups_pay(problem)
 
 
 def gather(problem: Problem, source: Array, filter: Array) -> Array:
@@ -185,9 +192,20 @@ def _blocks(problem: Problem) -> Blocks:
     return Blocks(given, area_start + round_up(areas * area_bytes + slack(), LINE), plane_rows, most_taps)
 
 
-def time_of(problem: Problem) -> float:
-    """About how long it takes, in the unit of tuning.PLANES_TIME."""
-    given, unit = _blocks(problem).given, tuning.PLANES_TIME
+class Work(NamedTuple):
+    """What it does for a problem: blocks, rows and vectors unpacked and made, products of vectors, taps of all blocks."""
+
+    blocks: int
+    unpacked: float
+    made: float
+    strided: bool
+    vectors: float
+    products: float
+    taps: float
+
+
+def work_of(problem: Problem) -> Work:
+    given = _blocks(problem).given
     lanes, phases, outs = lanes_of(problem), given["phases"], given["group_out_channels"]
     blocks = problem.batch * problem.groups * given["blocks"]
     areas = given["group_in_channels"] * len(given["depth_sources"]) / given["depths"]
@@ -196,10 +214,14 @@ def time_of(problem: Problem) -> float:
     strided = max(given["stride_h"], given["stride_w"], phases) > 1
     vectors = (unpacked * given["stride_w"] * given["area_cols"] + made * given["cols"]) / lanes
     products = made * given["pitch"] / machine().vector_bytes * taps * areas / given["phases_w"]
-    time = blocks * unit.block + (unpacked + made) * (unit.row + strided * unit.strided_row) + vectors * unit.vector
-    if problem.op != "conv_grad_filter":
-        return float(time + products * unit.product)
-    return float(time + products * unit.filter_product + blocks * areas * taps * outs * unit.filter_tap)
+    return Work(blocks, unpacked, made, strided, vectors, products, blocks * areas * taps * outs)
+
+
+def time_of(problem: Problem) -> float:
+    """About how long conv and conv_grad_input take, in the unit of tuning.PLANES_TIME."""
+    work, unit = work_of(problem), tuning.PLANES_TIME
+    rows = (work.unpacked + work.made) * (unit.row + work.strided * unit.strided_row)
+    return work.blocks * unit.block + rows + work.vectors * unit.vector + work.products * unit.product
 
 
 @planned

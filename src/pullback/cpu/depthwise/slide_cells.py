@@ -52,7 +52,7 @@ def can(problem: Problem) -> str | None:
 
 def pays(problem: Problem) -> str | None:
     image = math.prod(problem.input_shape[1:]) * problem.dtype.itemsize
-    if problem.op == "conv_grad_filter" and image > tuning.SLIDE_CELLS_IMAGE:
+    if problem.op == "conv_grad_filter" and max(problem.window.stride) == 1 and image > tuning.SLIDE_CELLS_IMAGE:
         return "a filter gradient of large images is quicker where their rows are read in order"
     window = problem.window
     cols = (window.input_size if problem.op == "conv_grad_input" else window.output_size)[-1]

@@ -14,7 +14,7 @@ import numpy as np
 from pullback.cpu.conv.common import even_parts, lanes_of, moved_bytes
 from pullback.cpu.conv.transpose import NATIVE
 from pullback.cpu.conv.transpose import transposed as transpose
-from pullback.cpu.depthwise import planes, tuning
+from pullback.cpu.depthwise import filter_times, planes, tuning
 from pullback.cpu.depthwise.common import group_channels, groups_pay, near
 from pullback.cpu.engine.memory import new_array
 from pullback.cpu.engine.sizes import ceil_div
@@ -34,8 +34,8 @@ def can(problem: Problem) -> str | None:
 
 
 def pays(problem: Problem) -> str | None:
-    few = _makes_few_sums(problem)
-    if not few and (refused := groups_pay(problem)) is not None:
+    dense = filter_times.is_dense(problem)
+    if (refused := filter_times.why_not(problem, "transposed") if dense else groups_pay(problem)) is not None:
         return refused
     moved, most = moved_bytes(problem), tuning.MOST_TRANSPOSED_BYTES
     if moved > most and moved > problem.batch * tuning.TRANSPOSED_PART_BYTES:
@@ -43,26 +43,22 @@ def pays(problem: Problem) -> str | None:
             f"its copies would take more than {most >> 20} MiB, or than {tuning.TRANSPOSED_PART_BYTES >> 20} MiB of one image"
         )
     problem, is_near = near(problem)
-    if few and is_near:
+    if dense:
         return None
-    if not is_near or _time_of(problem) > planes.time_of(problem):
+    if not is_near or _times(problem)[0] > _times(problem)[1]:
         return "transposing would take longer than unpacking planes saves"
     return None
 
 
-def _makes_few_sums(problem: Problem) -> bool:
-    """Whether it is a filter gradient of few channels of dy, without groups, for which channels_last has a kernel of its own."""
-    few = problem.op == "conv_grad_filter" and problem.groups == 1 and problem.window.tap_count > 1
-    channels = problem.channels_in, problem.channels_out
-    return (
-        few
-        and channels[0] * channels[1] > tuning.FEW_DENSE_PRODUCTS
-        and all(count <= most for count, most in zip(channels, tuning.FEW_SUMS, strict=True))
-    )
+def _times(problem: Problem) -> tuple[float, float]:
+    """About how long this kernel and `group_planes` take, in one unit."""
+    if problem.op == "conv_grad_filter":
+        return filter_times.transposed_time(problem), filter_times.planes_time(problem)
+    return _time_of(problem), planes.time_of(problem)
 
 
 def _time_of(problem: Problem) -> float:
-    """About how long it takes, in the unit of tuning.TRANSPOSED_TIME."""
+    """About how long conv and conv_grad_input take, in the unit of tuning.TRANSPOSED_TIME."""
     window, unit, lanes = problem.window, tuning.TRANSPOSED_TIME, lanes_of(problem)
     sides = [(problem.channels_in, window.input_size), (problem.channels_out, window.output_size)]
     forward, summed = problem.op != "conv_grad_input", group_channels(problem)
