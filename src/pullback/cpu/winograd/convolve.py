@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from pullback.cpu.conv.filter_order import TAPS_LAST, FilterOrder
 from pullback.cpu.engine.machine import machine
@@ -159,28 +159,51 @@ def _convolve_plan(problem: Problem, shape: Shape, filter: Plan, cut: Cut) -> Pl
     return make_plan(compiled, Convolve, pieces, scratch, moved, given)
 
 
+class Part(NamedTuple):
+    """The plans of some output channels, and where these begin in the filter and in the target, in bytes."""
+
+    filter: Plan
+    convolve: Plan
+    filter_start: int
+    target_start: int
+
+
 @dataclass(frozen=True)
 class ConvolvePlans:
-    """Transform the filter into memory of `packed_bytes`, then multiply; where the first cells of the arrays lie.
+    """Part after part: transform its filter into memory of `packed_bytes`, then multiply; where the first source cell lies.
 
     Of no bytes: `convolve` transforms it on the way.
     """
 
-    filter: Plan
-    convolve: Plan
+    parts: tuple[Part, ...]
     packed_bytes: int
     source_start: int
-    target_start: int
     leaves_cells: bool  # whether some cells of the target are not written
+
+
+def part_channels(shape: Shape) -> int:
+    """Output channels whose transformed filter takes no more memory than it may, in panels: all parts use the same."""
+    packed = packed_filter(shape)
+    if shape.groups > 1 or packed.total <= tuning.MOST_PACKED_BYTES:
+        return shape.out_channels
+    panels = ceil_div(shape.out_channels, packed.panel)
+    parts = ceil_div(panels, max(1, tuning.MOST_PACKED_BYTES // packed.panel_pitch))
+    return ceil_div(panels, parts) * packed.panel
 
 
 @planned_for_threads
 def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterOrder) -> ConvolvePlans:
     shape = shape_of(problem, flipped)
     assert shape is not None
-    cut = cut_convolution(shape, threads)
-    transform, packed_bytes = _filter_plan(problem, shape, flipped, order, cut), packed_filter(shape).total
-    return ConvolvePlans(
-        transform, _convolve_plan(problem, shape, transform, cut), 0 if cut.k_chunk else packed_bytes,
-        shape.source.start_bytes, shape.target.start_bytes, flipped and any(s > 1 for s in problem.window.stride),
-    )  # fmt: skip
+    ahead = cut_convolution(shape, threads).k_chunk > 0
+    each, parts, packed_bytes = shape.out_channels if ahead else part_channels(shape), [], 0
+    channel_pitch = filter_fields(problem, shape, order, flipped)["out_channel_pitch"]
+    for first in range(0, shape.out_channels, each):
+        part = replace(shape, out_channels=min(each, shape.out_channels - first))
+        cut = cut_convolution(part, threads)
+        transform = _filter_plan(problem, part, flipped, order, cut)
+        target_start = shape.target.start_bytes + first * shape.target.channel_pitch
+        parts.append(Part(transform, _convolve_plan(problem, part, transform, cut), first * channel_pitch, target_start))
+        packed_bytes = max(packed_bytes, packed_filter(part).total)
+    leaves_cells = flipped and any(s > 1 for s in problem.window.stride)
+    return ConvolvePlans(tuple(parts), 0 if ahead else packed_bytes, shape.source.start_bytes, leaves_cells)

@@ -7,6 +7,7 @@ Passes over a filter or over sums go with the caches that they are written to.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from pullback.cpu.conv.cells import costs
 from pullback.cpu.conv.pairs import cost_of_term
@@ -16,7 +17,7 @@ from pullback.cpu.engine.profile import profile
 from pullback.cpu.engine.sizes import ceil_div, round_up
 from pullback.cpu.winograd import tuning
 from pullback.cpu.winograd.blocks import depths_of_block
-from pullback.cpu.winograd.convolve import cut_convolution, packed_filter
+from pullback.cpu.winograd.convolve import cut_convolution, packed_filter, part_channels
 from pullback.cpu.winograd.filter_gradient import cut_gradient, ends_own_sums
 from pullback.cpu.winograd.shapes import Shape, register_tile
 from pullback.problem import Problem
@@ -62,7 +63,7 @@ def _convolve_cost(problem: Problem, shape: Shape) -> float:
     cut = cut_convolution(shape)
     read *= ceil_div(shape.out_channels, cut.panel_block * packed.panel)
     terms, weight, chunks = shape.k_blocks * shape.in_channels, tuning.FILTER * profile().copying, 1
-    per_weight = weight + _far(packed.total)
+    per_weight = weight + _far(packed_filter(replace(shape, out_channels=part_channels(shape))).total)
     if cut.k_chunk:  # the filter is transformed for each block, and never leaves the cache
         per_weight, chunks = weight * ceil_div(shape.positions, cut.block), ceil_div(shape.in_channels, cut.k_chunk)
     products = tiles * points * (terms + chunks * tuning.TERMS) * _padded_vectors(shape.out_channels, lanes) * tuning.SLOWER

@@ -7,7 +7,7 @@ import numpy as np
 from pullback.cpu.conv.filter_order import FilterOrder, in_known_order
 from pullback.cpu.engine.addresses import address_of
 from pullback.cpu.engine.memory import new_array, put_work_back, take_work
-from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, Step, Steps
+from pullback.cpu.engine.sequence import FLAG, OUT, WORK, A, B, Step, Steps, Where
 from pullback.cpu.refusals import ordinary
 from pullback.cpu.winograd.convolve import convolve_plans, cut_convolution
 from pullback.cpu.winograd.cost import why_slower
@@ -123,15 +123,17 @@ def _convolve(problem: Problem, source: Array, filter: Array, flipped: bool) -> 
     in_results, in_weights = np.zeros(1, np.int64), np.zeros(1, np.int64)
     packed = take_work(plans.packed_bytes)
     where = {"filter": address_of(weights), "nonfinite": address_of(in_weights)}
-    if plans.packed_bytes:
-        plans.filter.run(packed=address_of(packed), **where)
-        if in_weights[0] and too_many(problem, nonfinite_channels(problem, weights)):
-            return _plain_sum(problem, source, weights)
-    plans.convolve.run(
-        x=address_of(source) + plans.source_start, packed=address_of(packed),
-        y=address_of(target) + plans.target_start, nonfinite=address_of(in_results), filter=where["filter"],
-        weights_nonfinite=where["nonfinite"],
-    )  # fmt: skip
+    for part in plans.parts:
+        own = where | {"filter": where["filter"] + part.filter_start}
+        if plans.packed_bytes:
+            part.filter.run(packed=address_of(packed), **own)
+            if in_weights[0] and too_many(problem, nonfinite_channels(problem, weights)):
+                return _plain_sum(problem, source, weights)
+        part.convolve.run(
+            x=address_of(source) + plans.source_start, packed=address_of(packed),
+            y=address_of(target) + part.target_start, nonfinite=address_of(in_results), filter=own["filter"],
+            weights_nonfinite=where["nonfinite"],
+        )  # fmt: skip
     put_work_back(packed)
     if in_weights[0] or in_results[0]:
         channels = nonfinite_channels(problem, weights)
@@ -148,15 +150,14 @@ def convolve_steps(problem: Problem, order: FilterOrder) -> Steps | None:
     plans = convolve_plans(problem, problem.op == "conv_grad_input", order)
     if plans.leaves_cells:
         return None
-    transform = (Step(plans.filter, {"filter": B, "packed": WORK, "nonfinite": FLAG}),) if plans.packed_bytes else ()
-    convolve = Step(
-        plans.convolve,
-        {
-            "x": (A, plans.source_start), "packed": WORK, "y": (OUT, plans.target_start), "filter": B, "nonfinite": FLAG,
-            "weights_nonfinite": FLAG,
-        },
-    )  # fmt: skip
-    return Steps((*transform, convolve), plans.packed_bytes)
+    found: list[Step] = []
+    for part in plans.parts:
+        own: Where = (B, part.filter_start)
+        if plans.packed_bytes:
+            found.append(Step(part.filter, {"filter": own, "packed": WORK, "nonfinite": FLAG}))
+        at: dict[str, Where] = {"x": (A, plans.source_start), "packed": WORK, "y": (OUT, part.target_start), "filter": own}
+        found.append(Step(part.convolve, {**at, "nonfinite": FLAG, "weights_nonfinite": FLAG}))
+    return Steps(tuple(found), plans.packed_bytes)
 
 
 def filter_gradient_steps(problem: Problem, _: FilterOrder) -> Steps | None:

@@ -16,6 +16,7 @@ AHEAD_BLOCKS, AHEAD_CACHE, CHUNK_CACHE = 2, 1.0, 3 / 8
 # long to fetch so much from another core as to transform these points once more.
 PANELS_APART = 0.4
 FEWEST_TILES_THAT_PAY = 8  # of a block
+MOST_PACKED_BYTES = 10 << 20  # of the transformed filter at a time: more is made and used in parts
 
 # Blocks of a filter gradient.
 GRADIENT_BYTES = 640 << 10  # of the transformed tiles of x, or of dy, in a block. Not a share of a cache: blocks cut sums
