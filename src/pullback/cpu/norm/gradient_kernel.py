@@ -65,7 +65,7 @@ def build(lanes: Any) -> dict[str, Any]:
 
         return add_cell, apply_cell
 
-    add_cell, _ = make_cells(lanes, load, store)
+    add_cell, apply_cell = make_cells(lanes, load, store)
     add_some, apply_some = make_cells(lanes, load_some, store_some)
     add_cells, apply_cells = make_cells(many, many.load, many.store)
 
@@ -195,7 +195,10 @@ def build(lanes: Any) -> dict[str, Any]:
                 bias = splat(0.0)
                 if args.bias:
                     bias = load(biases + at, V)
-                apply_some(args, place + at, min(V, width - j), mean, factor, bias, slope, offset)
+                if j + V <= width:  # masked stores take longer
+                    apply_cell(args, place + at, V, mean, factor, bias, slope, offset)
+                else:
+                    apply_some(args, place + at, width - j, mean, factor, bias, slope, offset)
                 j += V
 
     def apply_planes(args: GradientApplyPlanes, piece, scratch):

@@ -35,7 +35,7 @@ def build(lanes: Any) -> dict[str, Any]:
         return cell
 
     cell_some = make_cell(lanes, load_some, lanes.store_some)
-    cells = make_cell(many, many.load, many.store)
+    cell_whole, cells = make_cell(lanes, load, lanes.store), make_cell(many, many.load, many.store)
 
     def rows(args: NormalizeRows, piece, scratch):
         width, pitch = args.width, args.width * SIZE
@@ -57,7 +57,10 @@ def build(lanes: Any) -> dict[str, Any]:
             while j < width:
                 at = j * SIZE
                 mean, factor, bias = load(means + at, V), load(factors + at, V), load(biases + at, V)
-                cell_some(args, place + at, min(V, width - j), mean, factor, bias)
+                if j + V <= width:  # masked stores take longer
+                    cell_whole(args, place + at, V, mean, factor, bias)
+                else:
+                    cell_some(args, place + at, width - j, mean, factor, bias)
                 j += V
 
     def planes(args: NormalizePlanes, piece, scratch):

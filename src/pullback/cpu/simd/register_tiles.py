@@ -213,12 +213,14 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
     kinds = (FRESH, ADDED, STREAMED, ROUNDED) if lanes.pairs else (FRESH, ADDED, STREAMED)
     stores = {kind: builder.append_basic_block(f"store{kind}") for kind in kinds}
     end = builder.append_basic_block("end")
+    is_whole = builder.icmp_signed(">=", n, ir.Constant(I64, vectors * count))
     switch = builder.switch(how, stores[ADDED])
     for kind in kinds:
         if kind != ADDED:
             switch.add_case(ir.Constant(I64, kind), stores[kind])
-    for kind, block in stores.items():
-        builder.position_at_end(block)
+
+    def store_rows(kind: int, whole: bool) -> None:
+        """whole: not under masks, under which stores take longer even where they touch all lanes."""
         for r in range(rows):
             base = c_places[r]
             if lanes.pairs and kind in (STREAMED, ROUNDED):
@@ -231,8 +233,23 @@ def _emit_tile(builder: Any, lanes: Any, rows: int, vectors: int, args: Any) -> 
                     _stream(builder, value, place, vector_bytes)
                     continue
                 if kind == ADDED:
-                    value = builder.fadd(builder.call(load, [place, align, masks[v], zeros]), value)
-                builder.call(store, [value, place, align, masks[v]])
+                    there = builder.load(place, align=size) if whole else builder.call(load, [place, align, masks[v], zeros])
+                    value = builder.fadd(there, value)
+                if whole:
+                    builder.store(value, place, align=size)
+                else:
+                    builder.call(store, [value, place, align, masks[v]])
+
+    for kind, block in stores.items():
+        builder.position_at_end(block)
+        if kind in (FRESH, ADDED):
+            with builder.if_else(is_whole) as (plain, masked):
+                with plain:
+                    store_rows(kind, True)
+                with masked:
+                    store_rows(kind, False)
+        else:
+            store_rows(kind, False)
         builder.branch(end)
     builder.position_at_end(end)
 

@@ -173,4 +173,4 @@ def register_tile(out_channels: int, lanes: int) -> tuple[int, int]:
     widest = 5 if machine().registers == 32 else 3
     needed = ceil_div(out_channels, lanes)
     vectors = min(range(1, widest + 1), key=lambda v: (round_up(needed, v), -v))
-    return min(14, tile_rows(vectors)), vectors
+    return tile_rows(vectors), vectors
