@@ -84,7 +84,7 @@ WATCHED, AFTER_SHAPE, AUTOCAST = 0, 3, -1  # places in a key
 
 def geometry(conv: Any) -> tuple[Any, ...]:
     """What a convolution's call depends on beside its tensors: attributes, which a program may change."""
-    return conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode
+    return conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode, conv.output_padding
 
 
 class Choices:

@@ -27,6 +27,7 @@ from pullback.problem import Problem
 from pullback.registry import MissingCode, chosen_kernel, selection
 from pullback.rules import Array
 from pullback.torch.arrays import FIRST, NUMPY, activation, filter_array, filter_result, from_last, result, to_last
+from pullback.torch.kernels import output_shape
 
 OPS = ("conv", "conv_grad_input", "conv_grad_filter")
 
@@ -131,16 +132,27 @@ class ConvCall:
         self.filter_shape, self.filter_strides, self.dtype = filter.shape, filter.stride(), dtype
         self.keywords, self.layout = keywords, layout
         weight = filter_array(filter, layout)
-        shapes = _laid_out(tuple(x.shape), layout), weight.shape
         self.selection = selection()
-        self._problems = {op: conv_problem(op, "input", *shapes, NUMPY[dtype], **keywords) for op in OPS}
-        batch, *rest = self._problems["conv"].output_shape
-        size, channels = (rest[:-1], rest[-1]) if layout != FIRST else (rest[1:], rest[0])
-        self.x_form = _Form.of(x.shape, layout, dtype)
-        self.y_form = _Form.of((batch, channels, *size), layout, dtype)
         # A stand-in of the weight's form, which keeps nothing alive.
         self._weight = np.lib.stride_tricks.as_strided(np.empty(1, weight.dtype), weight.shape, weight.strides)
-        self.forward = _Op(self._problems["conv"], (self.x_form, None), self.y_form, self._weight)
+        self.x_form = _Form.of(x.shape, layout, dtype)
+        self._problems = self._make_problems(x, filter)
+        self.y_form = _Form.of(self._result_shape(x, filter), layout, dtype)
+        self.forward = self._make_forward()
+
+    def _make_problems(self, x: torch.Tensor, filter: torch.Tensor) -> dict[str, Problem]:
+        return self._problems_over(tuple(x.shape), self.keywords)
+
+    def _problems_over(self, input_shape: tuple[int, ...], keywords: Mapping[str, Any]) -> dict[str, Problem]:
+        shapes = _laid_out(input_shape, self.layout), self._weight.shape
+        return {op: conv_problem(op, "input", *shapes, NUMPY[self.dtype], **keywords) for op in OPS}
+
+    def _result_shape(self, x: torch.Tensor, filter: torch.Tensor) -> tuple[int, ...]:
+        batch, *rest = self._problems["conv"].output_shape
+        return (batch, rest[-1], *rest[:-1]) if self.layout != FIRST else (batch, *rest)
+
+    def _make_forward(self) -> _Op:
+        return _Op(self._problems["conv"], (self.x_form, None), self.y_form, self._weight)
 
     @cached_property
     def input_gradient(self) -> _Op:
@@ -150,6 +162,10 @@ class ConvCall:
     def filter_gradient(self) -> _Op:
         made = _Form.of(self.filter_shape, self.layout, self.dtype)
         return _Op(self._problems["conv_grad_filter"], (self.y_form, self.x_form), made, self._weight)
+
+    def gradient_of_filter(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """g: the gradient of the result."""
+        return self.filter_gradient(g, x)
 
     def is_selected(self) -> bool:
         """Whether kernels would be chosen now from the same as when they were."""
@@ -161,6 +177,32 @@ class ConvCall:
             filter.dtype is self.dtype and filter.shape == self.filter_shape and filter.stride() == self.filter_strides
         )
         return alike
+
+
+class ConvTransposeCall(ConvCall):
+    """The same of transposed convolutions: each is the input gradient of the convolution that turns its result into x."""
+
+    def _result_shape(self, x: torch.Tensor, filter: torch.Tensor) -> tuple[int, ...]:
+        return output_shape("conv_transpose", (x, filter), self.keywords)
+
+    def _make_problems(self, x: torch.Tensor, filter: torch.Tensor) -> dict[str, Problem]:
+        keywords = {name: value for name, value in self.keywords.items() if name != "output_padding"}
+        return self._problems_over(self._result_shape(x, filter), keywords)
+
+    def _make_forward(self) -> _Op:
+        return _Op(self._problems["conv_grad_input"], (self.x_form, None), self.y_form, self._weight)
+
+    @cached_property
+    def input_gradient(self) -> _Op:
+        return _Op(self._problems["conv"], (self.y_form, None), self.x_form, self._weight)
+
+    @cached_property
+    def filter_gradient(self) -> _Op:
+        made = _Form.of(self.filter_shape, self.layout, self.dtype)
+        return _Op(self._problems["conv_grad_filter"], (self.x_form, self.y_form), made, self._weight)
+
+    def gradient_of_filter(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.filter_gradient(x, g)
 
 
 def _laid_out(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from pullback.torch.choice import (
     unsuitable,
 )
 from pullback.torch.choices import CHOICES, UNKNOWN, Key, can_measure, is_paused, key_of, ops_wanted
-from pullback.torch.conv_calls import ConvCall
+from pullback.torch.conv_calls import ConvCall, ConvTransposeCall
 from pullback.torch.gpu_layers import GPU_PLANS, GpuPlans, ready
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
@@ -252,7 +252,9 @@ class ConvLayer(Accelerated):
     def ours_of_kind(self: Any, key: Key, input: torch.Tensor, way: frozenset[str] | Turn, *more: Any) -> torch.Tensor:
         weight, bias = self.weight, self.bias
         if input.dim() == self.spatial_rank + 2 and is_plain((input, weight)):
-            call = self.__dict__[CHOICES].call(key, self, input, weight, *more) if CHOICES in self.__dict__ else None
+            # More is a size of the result, which no call of a kind knows.
+            known = CHOICES in self.__dict__ and not more
+            call = self.__dict__[CHOICES].call(key, self, input, weight) if known else None
             if call is not None:
                 return mixed_conv(way, call, self.op, call.keywords, input, weight, bias)
             given = autocast(input, weight, bias)
@@ -264,9 +266,9 @@ class ConvLayer(Accelerated):
     def settled_call(self: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
         """The convolution of this kind of input; None where each call has to be looked at."""
         keywords = {**self.keywords(input, *more), "layout": layout_of(input, weight)}
-        if self.op != "conv" or input.dtype not in DTYPES or weight.dtype is not input.dtype or not torch_can(keywords):
+        if input.dtype not in DTYPES or weight.dtype is not input.dtype or not torch_can(keywords):
             return None
-        return ConvCall(input, weight, keywords)
+        return (ConvCall if self.op == "conv" else ConvTransposeCall)(input, weight, keywords)
 
     def whole(self: Any, input: torch.Tensor, *more: Any) -> torch.Tensor:
         """All ops on our kernels, whatever PyTorch does with them."""

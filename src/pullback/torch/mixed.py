@@ -96,7 +96,7 @@ def _filter_gradient(ours: bool, ctx: Any, g: torch.Tensor, x: Any) -> tuple[Any
         return dw, db
     dw = None
     if needs_filter and _is_settled(ctx, g, x):
-        dw = kernels.named("conv_grad_filter", ctx.call.filter_gradient, g, x)
+        dw = kernels.named("conv_grad_filter", ctx.call.gradient_of_filter, g, x)
     elif needs_filter:
         dw = RULES[ctx.op].vjp["filter"].run(OPS, {"g": g, "x": x, "filter": _Shape(ctx.shapes[1])}, ctx.keywords)
     return dw, g.sum((0, *range(2, g.dim()))) if needs_bias else None
