@@ -10,6 +10,7 @@ import pytest
 from cpu_calls import reals, shaped
 
 import pullback as pb
+from pullback.cpu.conv.filter_order import own_order
 from pullback.cpu.winograd import convolve, filter_gradient, tuning
 from pullback.cpu.winograd.convolve import convolve_plans, cut_convolution
 from pullback.cpu.winograd.filter_gradient import cut_gradient, ends_own_sums, gradient_plans
@@ -114,3 +115,33 @@ def test_splits_are_a_power_of_two_and_their_sums_stay_small() -> None:
             assert cut.splits == 1 or sums <= tuning.MOST_SUM_BYTES
             assert cut.splits * cut.x_blocks * cut.dy_blocks > 1 or channels < 2 * tuning.FEWEST_CHANNELS
             assert convolve.cut_convolution(many).block > 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", ["conv", "conv_grad_input"])
+def test_a_filter_made_in_parts_changes_no_bit(op: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a weight that is not finite reaches the same results, whichever part it lies in."""
+    x, f, dy = arrays(layout)
+    bad = f.copy()
+    bad[(0, 0, 3, OUT - 2) if layout == "channels_last" else (OUT - 2, 3, 0, 0)] = np.inf
+    monkeypatch.setattr(tuning, "AHEAD_BLOCKS", 0)  # the filter is transformed before
+    results: dict[int, list[np.ndarray]] = {}
+    for most in (1 << 30, 1):
+        monkeypatch.setattr(tuning, "MOST_PACKED_BYTES", most)
+        forget_plans()
+        made = []
+        for weights in (f, bad):
+            given = (x, weights) if op == "conv" else (dy, weights, x.shape)
+            order = own_order(layout)
+            problem = pb.explain(op, *given, padding=1, layout=layout).problem
+            plans = convolve_plans(problem, op == "conv_grad_input", order)
+            assert (len(plans.parts) > 1) == (most == 1)
+            for threads in (1, 3):
+                with pb.kernel("winograd"), pb.threads(threads):
+                    made.append(getattr(pb, op)(*given, padding=1, layout=layout))
+        results[most] = made
+    forget_plans()
+    for whole, parts in zip(*results.values(), strict=True):
+        assert np.array_equal(whole, parts, equal_nan=True)
+    assert np.isfinite(results[1][0]).all()
+    assert not np.isfinite(results[1][2]).all()
