@@ -18,8 +18,6 @@ from torch.utils.checkpoint import checkpoint
 import pullback.torch as pt
 from pullback.torch import functional as ours
 from pullback.torch import kernels, measuring, report, saving
-from pullback.torch.choices import CHOICES
-from pullback.torch.conv_calls import ConvTransposeCall
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_small")]
 
@@ -285,31 +283,3 @@ def test_explain_takes_what_the_model_takes() -> None:
     )
     nested = torch.compile(nn.Sequential(torch.compile(net.second), nn.Flatten()))
     assert [layer.name for layer in pt.explain(nested, net.first(X)).layers] == ["0.0", "0.1"]
-
-
-@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(
-    "given", [{"stride": 2}, {"stride": 3, "padding": 1, "output_padding": 2}, {"dilation": 2, "groups": 2}, {"bias": False}]
-)
-def test_a_settled_transposed_convolution(given: dict[str, Any], form: torch.memory_format) -> None:
-    """Its calls are made once for a kind of input: the same results as PyTorch's, with another size or output_size as well."""
-    torch.manual_seed(0)
-    plain = nn.ConvTranspose2d(6, 4, 3, **given)
-    layer = pt.accelerate(copy.deepcopy(nn.Sequential(plain)), measure=False)[0]
-    assert isinstance(layer, pt.layers.ConvTransposeLayer)
-    extra = given.get("stride", 1) > 1 and "output_padding" not in given
-    for step, size in enumerate((9, 9, 7, 9)):
-        x = torch.randn(2, 6, size, size + 1).contiguous(memory_format=form)
-        more = {}
-        if extra and step == 3:
-            more = {"output_size": [n + 1 for n in plain(x).shape[2:]]}
-        found = []
-        for module in (plain, layer):
-            own = x.clone(memory_format=torch.preserve_format).requires_grad_()
-            y = module(own, **more)
-            module.zero_grad()
-            (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
-            found.append([y, own.grad, *(p.grad for p in module.parameters())])
-        for theirs, mine in zip(*found, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
-    assert any(isinstance(call, ConvTransposeCall) for call in layer.__dict__[CHOICES].calls.values())

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import pullback as pb
 import pullback.torch as pt
 from pullback.torch import choices, measuring, whole_steps
+from pullback.torch.conv_calls import ConvTransposeCall
 from pullback.torch.measuring import FEW_SAMPLES, FIRST_SAMPLES, MANY_SAMPLES, MOST_CALLS, Trial, Turn
 from pullback.torch.mixed import FILTER, FORWARD, INPUT, MIXED_OPS
 
@@ -153,6 +154,28 @@ def test_each_op_goes_where_it_is_faster(seconds: Seconds, count: int, kind: str
     assert torch.autograd.gradgradcheck(net, x, fast_mode=True)
     with torch.no_grad():
         torch.testing.assert_close(net(x), plain(x))
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("given", [{"stride": 2}, {"stride": 3, "padding": 1}, {"dilation": 2, "groups": 2}, {"bias": False}])
+def test_settled_transposed_convolutions(seconds: Seconds, given: dict[str, Any], form: torch.memory_format) -> None:
+    """They are made once for a kind of input: right for other sizes too, and for an output_size that is asked for."""
+    seconds.update(dict.fromkeys(MIXED_OPS, (2.0, 1.0)))
+    plain = nn.Sequential(nn.ConvTranspose2d(6, 4, 3, **given)).double()
+    net = pt.accelerate(copy.deepcopy(plain))
+    sizes = [9] * (2 * CLEAR_CALLS + 2) + [7] * (2 * CLEAR_CALLS + 2) + [9]
+    for size in sizes:
+        x = image(2, 6, size, size + 1).contiguous(memory_format=form)
+        for more in ((), (tuple(n + 1 for n in plain(x).shape[2:]),)) if "stride" in given else ((),):
+            found = []
+            for model in (plain, net):
+                own = x.clone(memory_format=torch.preserve_format).requires_grad_()
+                model.zero_grad()
+                y = model[0](own, *more)
+                y.square().sum().backward()
+                found.append([y, own.grad, *(p.grad for p in model.parameters())])
+            torch.testing.assert_close(*found)
+    assert any(isinstance(call, ConvTransposeCall) for call in kept(net).calls.values())
 
 
 @pytest.mark.parametrize("faster", [False, True])

@@ -181,13 +181,16 @@ class ConvolvePlans:
     leaves_cells: bool  # whether some cells of the target are not written
 
 
-def part_channels(shape: Shape) -> int:
-    """Output channels whose transformed filter takes no more memory than it may, in panels: all parts use the same."""
-    packed = packed_filter(shape)
-    if shape.groups > 1 or packed.total <= tuning.MOST_PACKED_BYTES:
+def part_channels(shape: Shape, threads: int = 2) -> int:
+    """Output channels whose transformed filter takes no more memory than it may, in panels: all parts use the same.
+
+    More threads want larger parts, so that each has pieces enough.
+    """
+    packed, most = packed_filter(shape), tuning.MOST_PACKED_BYTES * max(1, threads // 2)
+    if shape.groups > 1 or packed.total <= most:
         return shape.out_channels
     panels = ceil_div(shape.out_channels, packed.panel)
-    parts = ceil_div(panels, max(1, tuning.MOST_PACKED_BYTES // packed.panel_pitch))
+    parts = ceil_div(panels, max(1, most // packed.panel_pitch))
     return ceil_div(panels, parts) * packed.panel
 
 
@@ -196,7 +199,7 @@ def convolve_plans(threads: int, problem: Problem, flipped: bool, order: FilterO
     shape = shape_of(problem, flipped)
     assert shape is not None
     ahead = cut_convolution(shape, threads).k_chunk > 0
-    each, parts, packed_bytes = shape.out_channels if ahead else part_channels(shape), [], 0
+    each, parts, packed_bytes = shape.out_channels if ahead else part_channels(shape, threads), [], 0
     channel_pitch = filter_fields(problem, shape, order, flipped)["out_channel_pitch"]
     for first in range(0, shape.out_channels, each):
         part = replace(shape, out_channels=min(each, shape.out_channels - first))
