@@ -62,16 +62,9 @@ def in_place_can(problem: Problem) -> str | None:
 
 
 def several_groups(problem: Problem) -> str | None:
-    if problem.groups > 1 or _is_small_gradient(problem):
+    if problem.groups > 1 or (is_depthwise(problem) and problem.op == "conv_grad_filter"):
         return None
     return "it lays groups side by side, and there is only one"
-
-
-def _is_small_gradient(problem: Problem) -> bool:
-    """Whether it is a filter gradient in channels_first, without groups, of so few channels that they fill no vector."""
-    few = problem.op == "conv_grad_filter" and problem.layout == "channels_first" and problem.groups == 1
-    products = problem.channels_in * problem.channels_out
-    return few and problem.channels_out <= tuning.FEW_DENSE and products <= tuning.FEW_DENSE_PRODUCTS
 
 
 def groups_pay(problem: Problem) -> str | None:
@@ -104,7 +97,7 @@ def _better_over_planes(problem: Problem) -> str | None:
     skipped = math.prod(window.stride)
     if problem.op == "conv_grad_filter":
         short = window.output_size[-1] <= tuning.SHORT_ROW
-        apart = skipped > 2 and short and not (_has_few_products(problem) or _is_small_gradient(problem))
+        apart = skipped > 2 and short and not _has_few_products(problem)
         return "strides take its rows apart, and they are short" if apart else None
     if problem.op == "conv":
         few = targets <= tuning.FEW_TARGETS and window.input_size[-1] > tuning.SHORT_ROW // 2

@@ -19,7 +19,6 @@ SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 # x for each output of an input gradient.
 FEW_TARGETS, SHORT_ROW, MOST_SKIPPED = 8, 33, 8
 FEW_GROUP_PRODUCTS = 16  # channels in times out of a group of a filter gradient that `direct` is slow at, channels_first
-FEW_DENSE, FEW_DENSE_PRODUCTS = 8, 36  # channels of dy, and these times those of x, without groups: the same
 MOST_DENSE = 10  # channels of dy without groups, above which `direct` fills its vectors, channels_first
 SPREAD_OVER_CELLS = 0.5  # of what vectors over cells cost, in lanes: beyond it, spread groups of several channels take longer
 MOST_SPREAD_LOSS = 2.0  # what empty lanes of spread vectors cost at the most, as a factor

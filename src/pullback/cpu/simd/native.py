@@ -54,9 +54,6 @@ def fill_zero(context: Any, target: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
-AHEAD = 4 << 10  # bytes from what is read to what is prefetched, about: how long the last-level cache takes
-
-
 def emit_prefetch(builder: Any, address: Any) -> None:
     """Code that prefetches a line into the second-level cache."""
     function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
