@@ -34,6 +34,24 @@ def masked_store(builder: Any, address: Any, value: Any, mask: Any) -> None:
     builder.call(function, [value, pointer(builder, address, packed), ir.Constant(I32, align), mask])
 
 
+def _part(builder: Any, value: Any, first: int, count: int) -> Any:
+    """`count` lanes of a vector from one on; beyond its end, any."""
+    numbers = [min(lane, value.type.count - 1) for lane in range(first, first + count)]
+    order = ir.Constant(ir.VectorType(I32, count), numbers)
+    return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
+
+
+def _joined(builder: Any, parts: list[Any]) -> Any:
+    """One vector of the lanes of all, which have as many each."""
+    joined, each = parts[0], parts[0].type.count
+    for number, part in enumerate(parts[1:], 1):
+        total = each * (number + 1)
+        order = ir.Constant(ir.VectorType(I32, total), list(range(total)))
+        widened = _part(builder, part, 0, joined.type.count)
+        joined = builder.shuffle_vector(joined, widened, order)
+    return joined
+
+
 def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
     """load_between: the lanes from number `low` up to, not with, number `high`; elsewhere another value, and nothing is read."""
     count = vector.lanes
@@ -69,6 +87,15 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     count = vector.lanes
     packed = ir.VectorType(storage, count)
     align, _ = layout_of(packed)
+    # LLVM makes a mask of three registers lane by lane, in hundreds of instructions: each has one of its own.
+    each = count & -count
+    register = ir.VectorType(storage, each)
+
+    def pieces(builder: Any, address: Any, n: Any) -> Any:
+        """(first lane, address, mask) of each register, or of all lanes where they are a power of two."""
+        for first in range(0, count, each):
+            place, left = (builder.add(address, ir.Constant(I64, first * align)), builder.sub(n, ir.Constant(I64, first)))
+            yield first, place, some_lanes(builder, left, each)
 
     @intrinsic
     def load(context: Any, address: Any, n: Any) -> Any:
@@ -80,7 +107,8 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     @intrinsic
     def load_some(context: Any, address: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return widen(builder, masked_load(builder, args[0], packed, some_lanes(builder, args[1], count)))
+            parts = [masked_load(builder, place, register, mask) for _, place, mask in pieces(builder, *args)]
+            return widen(builder, _joined(builder, parts))
 
         return vector(types.int64, types.int64), emit
 
@@ -95,7 +123,9 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     @intrinsic
     def store_some(context: Any, address: Any, value: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            masked_store(builder, args[0], narrow(builder, args[1]), some_lanes(builder, args[2], count))
+            value = narrow(builder, args[1])
+            for first, place, mask in pieces(builder, args[0], args[2]):
+                masked_store(builder, place, value if each == count else _part(builder, value, first, each), mask)
             return ctx.get_dummy_value()
 
         return types.void(types.int64, vector, types.int64), emit
