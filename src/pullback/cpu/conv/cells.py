@@ -61,6 +61,13 @@ def _runs(problem: Problem, sweep: Sweep) -> int:
     return blocks * lines * _hop(w, cols) * sweep.source_channels + made * sweep.target_channels
 
 
+def _cost_of_stride(stride: int, single: float) -> float:
+    """Of a cell that a stride takes out of its row or puts into one: `single` where each goes by itself."""
+    if stride in tuning.QUICK_STRIDES:
+        return 0
+    return tuning.CELLS_BY_THREE if stride == 3 else single
+
+
 def costs(problem: Problem) -> tuple[float, float]:
     """Multiplications for each summed term of a cell, with vectors over cells and over output channels.
 
@@ -80,10 +87,9 @@ def costs(problem: Problem) -> tuple[float, float]:
         cells += tuning.TRANSPOSED * profile().moving * (read + made)
     else:
         channels += tuning.TRANSPOSED_BLOCK * profile().transposing * n / (sweep.source_channels * taps)
-    if sweep.axes[2].source_step not in tuning.QUICK_STRIDES:
-        cells += tuning.CELLS_TAKEN * sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms
-    if sweep.axes[2].target_step not in tuning.QUICK_STRIDES:
-        cells += tuning.CELLS_PUT * made
+    if (taken := _cost_of_stride(sweep.axes[2].source_step, tuning.CELLS_TAKEN)) > 0:
+        cells += taken * sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms
+    cells += _cost_of_stride(sweep.axes[2].target_step, tuning.CELLS_PUT) * made
     return cells, channels * taps_met(sweep) * tile_cost(sweep, v)
 
 

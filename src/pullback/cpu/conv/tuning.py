@@ -28,7 +28,7 @@ CELLS_RUN = 200  # multiplications that copying a run of cells takes, beside its
 CELLS_CHANNELS = 32  # channels summed at a time: the cells of one tile in all their planes stay in the first-level cache
 CELLS_L2 = 1 / 2  # share of the second-level cache for the planes of a block and its results
 # The same for a source cell that a stride takes out of its row, and a result that it puts into one; by some it is quick.
-CELLS_TAKEN, CELLS_PUT, QUICK_STRIDES = 18, 22, (1, 2, 4)
+CELLS_TAKEN, CELLS_PUT, CELLS_BY_THREE, QUICK_STRIDES = 18, 22, 5, (1, 2, 4)
 CELLS_RESERVE = 0.95  # of the cost of vectors over channels, below which vectors over cells are taken
 
 PAIR_COST = 0.55  # of a multiplication of a pair's element, in those of float32

@@ -101,11 +101,17 @@ def _better_over_planes(problem: Problem) -> str | None:
         return "strides take its rows apart, and they are short" if apart else None
     if problem.op == "conv":
         few = targets <= tuning.FEW_TARGETS and window.input_size[-1] > tuning.SHORT_ROW // 2
+        if skipped > 1:
+            few = (few and sources * targets > tuning.FEWEST_PRODUCTS) or min(sources, targets) >= tuning.FEW_TARGETS
     else:
-        few = sources < tuning.FEW_TARGETS and min(sources, targets) > 2
-        if skipped > tuning.MOST_SKIPPED and sources >= tuning.FEW_TARGETS:
+        few = sources <= tuning.FEW_TARGETS and min(sources, targets) > 2
+        if skipped > tuning.MOST_SKIPPED and sources > tuning.FEW_TARGETS:
             return "its strides leave few cells that meet the same taps"
-    return "vectors over the cells of a plane serve few output channels as well, without spreading groups" if few else None
+    return (
+        "vectors over the cells of a plane, or the channels of a group, serve as well, without spreading groups"
+        if few
+        else None
+    )
 
 
 def _fills_vectors(problem: Problem) -> bool:

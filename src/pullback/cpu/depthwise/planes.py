@@ -221,7 +221,7 @@ def time_of(problem: Problem) -> float:
     """About how long conv and conv_grad_input take, in the unit of tuning.PLANES_TIME."""
     work, unit = work_of(problem), tuning.PLANES_TIME
     rows = (work.unpacked + work.made) * (unit.row + work.strided * unit.strided_row)
-    return work.blocks * unit.block + rows + work.vectors * unit.vector + work.products * unit.product
+    return unit.call + work.blocks * unit.block + rows + work.vectors * unit.vector + work.products * unit.product
 
 
 @planned

@@ -69,9 +69,11 @@ def _time_of(problem: Problem) -> float:
     moved = cells[0] * vectors[0] + cells[1] * vectors[1]
     outputs = problem.batch * math.prod(window.output_size)
     products = outputs * vectors[1] * window.tap_count * each
-    spread = cells[0] * vectors[1] * each if each > 1 else 0
     rows = cells[1] / target[1][-1] * vectors[1] * math.prod(window.kernel[:-1]) * (1 if forward else window.stride[-1])
-    return unit.call + moved * unit.vector + products * unit.product + spread * unit.spread + rows * unit.row
+    time = unit.call + moved * unit.vector
+    if each == 1:
+        return time + products * unit.product + rows * unit.row
+    return time + cells[0] * vectors[1] * each * unit.spread + products * unit.spread_product + rows * unit.spread_row
 
 
 def _last(array: Array) -> Array:

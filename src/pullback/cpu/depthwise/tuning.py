@@ -18,6 +18,7 @@ SPREAD_COST, SPREAD_CELL_COST = 1.75, 0.75
 # channels_first, one group at a time: output channels of a group that vectors over cells serve best, cells of a short row, cells of
 # x for each output of an input gradient.
 FEW_TARGETS, SHORT_ROW, MOST_SKIPPED = 8, 33, 8
+FEWEST_PRODUCTS = 4  # channels in times out of a group, up to which strided planes are best taken apart
 FEW_GROUP_PRODUCTS = 16  # channels in times out of a group of a filter gradient that `direct` is slow at, channels_first
 MOST_DENSE = 10  # channels of dy without groups, above which `direct` fills its vectors, channels_first
 SPREAD_OVER_CELLS = 0.5  # of what vectors over cells cost, in lanes: beyond it, spread groups of several channels take longer
@@ -78,23 +79,27 @@ TRANSPOSED_PART_BYTES = 4 << 20  # of x and y of a part of the batch, where all 
 
 
 class PlanesTime(NamedTuple):
-    """Of `group_planes`, in ns on one core of the machine it was measured on: only its ratio to TransposedTime counts."""
+    """Of `group_planes`, in ns on two cores of the machine it was measured on: only its ratio to TransposedTime counts."""
 
-    block: float = 54
-    row: float = 1.1  # unpacked or made
-    strided_row: float = 10.7  # more, where a stride takes rows apart
-    vector: float = 3.8  # unpacked or made
-    product: float = 0.34  # of vectors
+    call: float = 13900
+    block: float = 30.4
+    row: float = 0.33  # unpacked or made
+    strided_row: float = 4.8  # more, where a stride takes rows apart
+    vector: float = 0.66  # unpacked or made
+    product: float = 0.084  # of vectors
 
 
 class TransposedTime(NamedTuple):
     """Of `group_transposed`, in the same unit."""
 
-    call: float = 26000  # more than that of one kernel
-    vector: float = 8.6  # transposed, copied and made
-    product: float = 0.5
-    spread: float = 0.4  # vector of a cell, where groups have several channels
-    row: float = 0.54  # of taps, for a vector of channels of a target row
+    call: float = 59700
+    vector: float = 1.6  # transposed, copied and made
+    product: float = 0.041
+    row: float = 0.092  # of taps, for a vector of channels of a target row
+    # Where groups have several channels: a vector of a cell that is spread, its products, rows of taps.
+    spread: float = 0.091
+    spread_product: float = 0.063
+    spread_row: float = 1.34
 
 
 class PlanesFilterTime(NamedTuple):
