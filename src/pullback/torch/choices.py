@@ -118,14 +118,14 @@ class Choices:
             self.settled[key] = ops
         return ops
 
-    def call(self, key: Key, layer: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
+    def call(self, key: Key, layer: Any, input: torch.Tensor, weight: torch.Tensor) -> ConvCall | None:
         """The convolution of this kind of input, with all decided that can be; None where each call has to be looked at."""
         kind = (key, *geometry(layer), *selection())
         call: Any = self.calls.get(kind, UNKNOWN)
         if call is UNKNOWN:
             if len(self.calls) >= MOST_EXACT:
                 self.calls.clear()
-            call = None if key[AUTOCAST] else layer.settled_call(input, weight, *more)
+            call = None if key[AUTOCAST] else layer.settled_call(input, weight)
             self.calls[kind] = call
         found: ConvCall | None = call if call is not None and call.takes(weight) else None
         return found

@@ -124,48 +124,48 @@ def _transposed(problem: Problem, steps: Steps) -> Steps | None:
 
 
 class ConvCall:
-    """Convolutions of inputs like this one with weights like this one, and their gradients."""
+    """Convolutions of inputs like this one with weights like this one, and their gradients.
 
-    def __init__(self, x: torch.Tensor, filter: torch.Tensor, keywords: Mapping[str, Any]) -> None:
-        """keywords: those of the op, its layout among them."""
+    A transposed convolution is the input gradient of the convolution that turns its result into x: the two change places.
+    """
+
+    def __init__(self, op: str, x: torch.Tensor, filter: torch.Tensor, keywords: Mapping[str, Any]) -> None:
+        """op: "conv" or "conv_transpose". keywords: those of the op, its layout among them."""
         layout, dtype = keywords["layout"], x.dtype
         self.filter_shape, self.filter_strides, self.dtype = filter.shape, filter.stride(), dtype
-        self.keywords, self.layout = keywords, layout
+        self.keywords, self.layout, self.transposed = keywords, layout, op == "conv_transpose"
         weight = filter_array(filter, layout)
         self.selection = selection()
         # A stand-in of the weight's form, which keeps nothing alive.
         self._weight = np.lib.stride_tricks.as_strided(np.empty(1, weight.dtype), weight.shape, weight.strides)
-        self.x_form = _Form.of(x.shape, layout, dtype)
-        self._problems = self._make_problems(x, filter)
-        self.y_form = _Form.of(self._result_shape(x, filter), layout, dtype)
-        self.forward = self._make_forward()
+        result_shape = output_shape(op, (x, filter), keywords)
+        self.x_form, self.y_form = (_Form.of(shape, layout, dtype) for shape in (x.shape, result_shape))
+        self._source, self._target = (self.y_form, self.x_form) if self.transposed else (self.x_form, self.y_form)
+        shapes = _laid_out(self._source.shape, layout), weight.shape
+        given = {name: value for name, value in keywords.items() if name != "output_padding"}
+        self._problems = {op: conv_problem(op, "input", *shapes, NUMPY[dtype], **given) for op in OPS}
+        assert self._problems["conv"].output_shape == _laid_out(self._target.shape, layout)
+        self.forward = self._input_gradient() if self.transposed else self._convolution()
 
-    def _make_problems(self, x: torch.Tensor, filter: torch.Tensor) -> dict[str, Problem]:
-        return self._problems_over(tuple(x.shape), self.keywords)
+    def _convolution(self) -> _Op:
+        return _Op(self._problems["conv"], (self._source, None), self._target, self._weight)
 
-    def _problems_over(self, input_shape: tuple[int, ...], keywords: Mapping[str, Any]) -> dict[str, Problem]:
-        shapes = _laid_out(input_shape, self.layout), self._weight.shape
-        return {op: conv_problem(op, "input", *shapes, NUMPY[self.dtype], **keywords) for op in OPS}
-
-    def _result_shape(self, x: torch.Tensor, filter: torch.Tensor) -> tuple[int, ...]:
-        batch, *rest = self._problems["conv"].output_shape
-        return (batch, rest[-1], *rest[:-1]) if self.layout != FIRST else (batch, *rest)
-
-    def _make_forward(self) -> _Op:
-        return _Op(self._problems["conv"], (self.x_form, None), self.y_form, self._weight)
+    def _input_gradient(self) -> _Op:
+        return _Op(self._problems["conv_grad_input"], (self._target, None), self._source, self._weight)
 
     @cached_property
     def input_gradient(self) -> _Op:
-        return _Op(self._problems["conv_grad_input"], (self.y_form, None), self.x_form, self._weight)
+        return self._convolution() if self.transposed else self._input_gradient()
 
     @cached_property
     def filter_gradient(self) -> _Op:
+        """Of the convolution's two arrays, its result's gradient first; of a transposed one that is x."""
         made = _Form.of(self.filter_shape, self.layout, self.dtype)
-        return _Op(self._problems["conv_grad_filter"], (self.y_form, self.x_form), made, self._weight)
+        return _Op(self._problems["conv_grad_filter"], (self._target, self._source), made, self._weight)
 
     def gradient_of_filter(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """g: the gradient of the result."""
-        return self.filter_gradient(g, x)
+        return self.filter_gradient(x, g) if self.transposed else self.filter_gradient(g, x)
 
     def is_selected(self) -> bool:
         """Whether kernels would be chosen now from the same as when they were."""
@@ -177,32 +177,6 @@ class ConvCall:
             filter.dtype is self.dtype and filter.shape == self.filter_shape and filter.stride() == self.filter_strides
         )
         return alike
-
-
-class ConvTransposeCall(ConvCall):
-    """The same of transposed convolutions: each is the input gradient of the convolution that turns its result into x."""
-
-    def _result_shape(self, x: torch.Tensor, filter: torch.Tensor) -> tuple[int, ...]:
-        return output_shape("conv_transpose", (x, filter), self.keywords)
-
-    def _make_problems(self, x: torch.Tensor, filter: torch.Tensor) -> dict[str, Problem]:
-        keywords = {name: value for name, value in self.keywords.items() if name != "output_padding"}
-        return self._problems_over(self._result_shape(x, filter), keywords)
-
-    def _make_forward(self) -> _Op:
-        return _Op(self._problems["conv_grad_input"], (self.x_form, None), self.y_form, self._weight)
-
-    @cached_property
-    def input_gradient(self) -> _Op:
-        return _Op(self._problems["conv"], (self.y_form, None), self.x_form, self._weight)
-
-    @cached_property
-    def filter_gradient(self) -> _Op:
-        made = _Form.of(self.filter_shape, self.layout, self.dtype)
-        return _Op(self._problems["conv_grad_filter"], (self.x_form, self.y_form), made, self._weight)
-
-    def gradient_of_filter(self, g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return self.filter_gradient(x, g)
 
 
 def _laid_out(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

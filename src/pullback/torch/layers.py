@@ -27,7 +27,7 @@ from pullback.torch.choice import (
     unsuitable,
 )
 from pullback.torch.choices import CHOICES, UNKNOWN, Key, can_measure, is_paused, key_of, ops_wanted
-from pullback.torch.conv_calls import ConvCall, ConvTransposeCall
+from pullback.torch.conv_calls import ConvCall
 from pullback.torch.gpu_layers import GPU_PLANS, GpuPlans, ready
 from pullback.torch.measuring import Turn
 from pullback.torch.mixed import MIXED_OPS, mixed_conv, mixed_ops, torch_can
@@ -263,12 +263,12 @@ class ConvLayer(Accelerated):
                 return mixed_conv(way, None, self.op, keywords, *given)
         return self.whole(input, *more)
 
-    def settled_call(self: Any, input: torch.Tensor, weight: torch.Tensor, *more: Any) -> ConvCall | None:
+    def settled_call(self: Any, input: torch.Tensor, weight: torch.Tensor) -> ConvCall | None:
         """The convolution of this kind of input; None where each call has to be looked at."""
-        keywords = {**self.keywords(input, *more), "layout": layout_of(input, weight)}
+        keywords = {**self.keywords(input), "layout": layout_of(input, weight)}
         if input.dtype not in DTYPES or weight.dtype is not input.dtype or not torch_can(keywords):
             return None
-        return (ConvCall if self.op == "conv" else ConvTransposeCall)(input, weight, keywords)
+        return ConvCall(self.op, input, weight, keywords)
 
     def whole(self: Any, input: torch.Tensor, *more: Any) -> torch.Tensor:
         """All ops on our kernels, whatever PyTorch does with them."""

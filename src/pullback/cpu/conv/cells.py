@@ -87,8 +87,8 @@ def costs(problem: Problem) -> tuple[float, float]:
         cells += tuning.TRANSPOSED * profile().moving * (read + made)
     else:
         channels += tuning.TRANSPOSED_BLOCK * profile().transposing * n / (sweep.source_channels * taps)
-    if (taken := _cost_of_stride(sweep.axes[2].source_step, tuning.CELLS_TAKEN)) > 0:
-        cells += taken * sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms
+    taken = _cost_of_stride(sweep.axes[2].source_step, tuning.CELLS_TAKEN)
+    cells += taken * sweep.images * math.prod(axis.source_size for axis in sweep.axes) / terms
     cells += _cost_of_stride(sweep.axes[2].target_step, tuning.CELLS_PUT) * made
     return cells, channels * taps_met(sweep) * tile_cost(sweep, v)
 

@@ -107,11 +107,7 @@ def _better_over_planes(problem: Problem) -> str | None:
         few = sources <= tuning.FEW_TARGETS and min(sources, targets) > 2
         if skipped > tuning.MOST_SKIPPED and sources > tuning.FEW_TARGETS:
             return "its strides leave few cells that meet the same taps"
-    return (
-        "vectors over the cells of a plane, or the channels of a group, serve as well, without spreading groups"
-        if few
-        else None
-    )
+    return "vectors over cells, or over the channels of a group, serve as well, without spreading groups" if few else None
 
 
 def _fills_vectors(problem: Problem) -> bool:

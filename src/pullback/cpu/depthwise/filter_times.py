@@ -29,11 +29,7 @@ def why_not(problem: Problem, kernel: str) -> str | None:
     settled, is_near = near(problem)
     if not is_near:
         return "its taps lie too far apart"
-    if (
-        problem.channels_out > tuning.PERMUTED_BESIDE_WINOGRAD
-        and winograd.can(problem) is None
-        and winograd.pays(problem) is None
-    ):
+    if problem.channels_out > tuning.PERMUTED_BESIDE_WINOGRAD and winograd.takes(problem):
         return "Winograd saves more here"
     times = dict(zip(KERNELS, (planes_time(settled), transposed_time(settled), direct_time(settled)), strict=True))
     best = min(times, key=lambda name: times[name])

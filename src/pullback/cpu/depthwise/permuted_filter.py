@@ -68,14 +68,13 @@ def _most_of_groups(problem: Problem, x_channels: int, lanes: int) -> float:
     """Channels of dy in a group that pay, where x has as many or more."""
     if x_channels > tuning.PERMUTED_GROUP_LANES * lanes:
         return 0
-    if problem.window.tap_count == 1:
-        return tuning.PERMUTED_SHARE * lanes
-    if _fills_tiles(problem.window):
+    if problem.window.tap_count == 1 or _fills_tiles(problem.window):
         return tuning.PERMUTED_SHARE * lanes
     return lanes / 2 if x_channels < lanes else tuning.PERMUTED_FEW
 
 
 def _fills_tiles(window: Window) -> bool:
+    """Whether tiles of several taps, that lie in one row, are full."""
     return window.rank < 3 and window.kernel[-1] in tuning.PERMUTED_ROW_TAPS
 
 
@@ -84,14 +83,14 @@ def _most_dense(problem: Problem, x_channels: int, lanes: int) -> float:
     single, strided = problem.window.tap_count == 1, max(problem.window.stride) > 1
     if _by_winograd(problem):
         most: float = tuning.PERMUTED_BESIDE_WINOGRAD
-    elif (single and x_channels <= tuning.PERMUTED_SINGLE_LANES * lanes) or (
-        strided and x_channels <= tuning.PERMUTED_SHARE_LANES * lanes
+    elif (
+        (single and x_channels <= tuning.PERMUTED_SINGLE_LANES * lanes)
+        or (strided and x_channels <= tuning.PERMUTED_SHARE_LANES * lanes)
+        or _fills_tiles(problem.window)
     ):
         most = tuning.PERMUTED_SHARE * lanes
     elif single:
         most = tuning.PERMUTED_ROWS if strided else tuning.PERMUTED_FEWER
-    elif _fills_tiles(problem.window):
-        most = tuning.PERMUTED_SHARE * lanes
     else:
         most = tuning.PERMUTED_MORE_ROWS if x_channels > tuning.PERMUTED_GROUP_LANES * lanes else tuning.PERMUTED_ROWS
     return most if x_channels <= tuning.PERMUTED_MOST_LANES * lanes else 0
@@ -106,11 +105,7 @@ def _widest(problem: Problem) -> float:
 
 def _by_winograd(problem: Problem) -> bool:
     """Whether it is one of the small windows whose transforms save much."""
-    return (
-        max(problem.window.kernel) <= tuning.PERMUTED_WINOGRAD_TAPS
-        and winograd.can(problem) is None
-        and winograd.pays(problem) is None
-    )
+    return max(problem.window.kernel) <= tuning.PERMUTED_WINOGRAD_TAPS and winograd.takes(problem)
 
 
 def filter_gradient(problem: Problem, dy: Array, x: Array) -> Array:

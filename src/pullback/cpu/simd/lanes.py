@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from pullback.cpu.engine.sizes import LINE
 from pullback.cpu.simd.bfloat16_pairs import PAIR_LANES, rounded_to_bfloat16
-from pullback.cpu.simd.masked_memory import layout_of, load_of_lanes, masked_store, vector_memory
+from pullback.cpu.simd.masked_memory import concatenate, lanes_from, layout_of, load_of_lanes, masked_store, vector_memory
 from pullback.cpu.simd.vectors import (
     F16,
     F32,
@@ -276,7 +276,7 @@ class Lanes:
                 joined, place = None, args[0]
                 for plane in range(registers):
                     value = builder.load(pointer(builder, place, pointee), align=one.compute_size)
-                    joined = value if joined is None else _concatenate(builder, joined, value)
+                    joined = value if joined is None else concatenate(builder, joined, value)
                     if plane + 1 < registers:
                         place = builder.add(place, args[1])
                 order = [(i % registers) * part + i // registers for i in range(total)]
@@ -307,8 +307,7 @@ class Lanes:
                 narrow = self._narrow(builder, value, total)
                 past = builder.icmp_signed("!=", past_cache, ir.Constant(I64, 0))
                 for first in range(0, total, each):
-                    order = constant_vector(ir.VectorType(I32, each), range(first, first + each))
-                    piece = builder.shuffle_vector(narrow, ir.Constant(narrow.type, ir.Undefined), order)
+                    piece = lanes_from(builder, narrow, first, each)
                     at = builder.add(address, ir.Constant(I64, first * self.size))
                     place = pointer(builder, at, register)
                     left = builder.sub(n, ir.Constant(I64, first))
@@ -363,14 +362,3 @@ def _make_index_stores(winners: Vector) -> tuple[Any, Any]:
         return types.void(types.int64, winners, types.int64, types.int64), emit
 
     return store_indices, store_indices_some
-
-
-def _concatenate(builder: Any, a: Any, b: Any) -> Any:
-    """One vector of the lanes of a, then those of b (which has no more lanes than a)."""
-    total = a.type.count + b.type.count
-    if a.type.count != b.type.count:
-        order = [min(i, b.type.count - 1) for i in range(a.type.count)]
-        b = builder.shuffle_vector(
-            b, ir.Constant(b.type, ir.Undefined), constant_vector(ir.VectorType(I32, a.type.count), order)
-        )
-    return builder.shuffle_vector(a, b, constant_vector(ir.VectorType(I32, total), range(total)))

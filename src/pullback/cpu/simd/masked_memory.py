@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial, reduce
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from pullback.cpu.simd.vectors import I32, I64, Vector, declare, pointer, some_lanes
+from pullback.cpu.simd.vectors import I32, I64, Vector, constant_vector, declare, pointer, some_lanes
 
 
 def layout_of(packed: ir.VectorType) -> tuple[int, str]:
@@ -34,22 +36,19 @@ def masked_store(builder: Any, address: Any, value: Any, mask: Any) -> None:
     builder.call(function, [value, pointer(builder, address, packed), ir.Constant(I32, align), mask])
 
 
-def _part(builder: Any, value: Any, first: int, count: int) -> Any:
-    """`count` lanes of a vector from one on; beyond its end, any."""
-    numbers = [min(lane, value.type.count - 1) for lane in range(first, first + count)]
-    order = ir.Constant(ir.VectorType(I32, count), numbers)
-    return builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), order)
+def lanes_from(builder: Any, value: Any, first: int, count: int) -> Any:
+    """`count` lanes of a vector from one on; beyond its end, its last one."""
+    order = [min(lane, value.type.count - 1) for lane in range(first, first + count)]
+    undefined = ir.Constant(value.type, ir.Undefined)
+    return builder.shuffle_vector(value, undefined, constant_vector(ir.VectorType(I32, count), order))
 
 
-def _joined(builder: Any, parts: list[Any]) -> Any:
-    """One vector of the lanes of all, which have as many each."""
-    joined, each = parts[0], parts[0].type.count
-    for number, part in enumerate(parts[1:], 1):
-        total = each * (number + 1)
-        order = ir.Constant(ir.VectorType(I32, total), list(range(total)))
-        widened = _part(builder, part, 0, joined.type.count)
-        joined = builder.shuffle_vector(joined, widened, order)
-    return joined
+def concatenate(builder: Any, a: Any, b: Any) -> Any:
+    """One vector of the lanes of a, then those of b (which has no more lanes than a)."""
+    total = a.type.count + b.type.count
+    if a.type.count != b.type.count:
+        b = lanes_from(builder, b, 0, a.type.count)
+    return builder.shuffle_vector(a, b, constant_vector(ir.VectorType(I32, total), range(total)))
 
 
 def load_of_lanes(storage: Any, vector: Vector, widen: Any) -> Any:
@@ -91,11 +90,11 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     each = count & -count
     register = ir.VectorType(storage, each)
 
-    def pieces(builder: Any, address: Any, n: Any) -> Any:
+    def pieces(builder: Any, address: Any, n: Any) -> Iterator[tuple[int, Any, Any]]:
         """(first lane, address, mask) of each register, or of all lanes where they are a power of two."""
         for first in range(0, count, each):
-            place, left = (builder.add(address, ir.Constant(I64, first * align)), builder.sub(n, ir.Constant(I64, first)))
-            yield first, place, some_lanes(builder, left, each)
+            place = builder.add(address, ir.Constant(I64, first * align))
+            yield first, place, some_lanes(builder, builder.sub(n, ir.Constant(I64, first)), each)
 
     @intrinsic
     def load(context: Any, address: Any, n: Any) -> Any:
@@ -108,7 +107,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
     def load_some(context: Any, address: Any, n: Any) -> Any:
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             parts = [masked_load(builder, place, register, mask) for _, place, mask in pieces(builder, *args)]
-            return widen(builder, _joined(builder, parts))
+            return widen(builder, reduce(partial(concatenate, builder), parts))
 
         return vector(types.int64, types.int64), emit
 
@@ -125,7 +124,7 @@ def vector_memory(storage: Any, vector: Vector, widen: Any, narrow: Any) -> tupl
         def emit(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             value = narrow(builder, args[1])
             for first, place, mask in pieces(builder, args[0], args[2]):
-                masked_store(builder, place, value if each == count else _part(builder, value, first, each), mask)
+                masked_store(builder, place, value if each == count else lanes_from(builder, value, first, each), mask)
             return ctx.get_dummy_value()
 
         return types.void(types.int64, vector, types.int64), emit

@@ -58,6 +58,11 @@ def pays(problem: Problem) -> str | None:
     return why_slower(problem, shape)
 
 
+def takes(problem: Problem) -> bool:
+    """Whether it can, and would take less time than a plain sum."""
+    return can(problem) is None and pays(problem) is None
+
+
 def conv(problem: Problem, x: Array, filter: Array) -> Array:
     problem, x = _over_cells_read(problem, x)
     return _convolve(problem, x, filter, False)
