@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 
 from pullback.cpu.conv.common import lanes_of
-from pullback.cpu.depthwise import planes, tuning
+from pullback.cpu.depthwise import tuning
 from pullback.cpu.depthwise.common import group_channels, near
+from pullback.cpu.depthwise.planes_blocks import work_of
 from pullback.cpu.engine.sizes import ceil_div
 from pullback.cpu.winograd import ops as winograd
 from pullback.problem import Problem
@@ -37,7 +38,7 @@ def why_not(problem: Problem, kernel: str) -> str | None:
 
 
 def planes_time(problem: Problem) -> float:
-    unit, work = tuning.PLANES_FILTER_TIME, planes.work_of(problem)
+    unit, work = tuning.PLANES_FILTER_TIME, work_of(problem)
     rows = (work.unpacked + work.made) * unit.strided_row if work.strided else 0
     return unit.call + rows + work.vectors * unit.vector + work.products * unit.product + work.taps * unit.tap
 
